@@ -1,4 +1,4 @@
-"""`ottla bench compare` and `ottla bench profile`, each once for seconds: that they work, and not how fast anything is."""
+"""`ottla bench compare`, `cost` and `profile`, each once for seconds: that they work, and not how fast anything is."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ def test_rows_of_our_cluster_are_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.kafka
+@pytest.mark.release
 def test_our_cluster_beside_a_real_kafka(kafka_tools: KafkaTools, tmp_path: Path) -> None:
     files = {name: tmp_path / f"compared.{name}" for name in ("json", "markdown", "svg")}
     options = " ".join(f"--{name} {file}" for name, file in files.items())
@@ -44,7 +45,7 @@ def test_our_cluster_beside_a_real_kafka(kafka_tools: KafkaTools, tmp_path: Path
     found = json.loads(files["json"].read_text())
     assert [row["key"] for row in found["rows"]] == ["produce-20x1-100b", "perf-produce", "perf-consume"]
     for row in found["rows"]:
-        assert len(row["peer"]) == len(row["ours"]) == 1
+        assert {name: len(rounds) for name, rounds in row["figures"].items()} == {"Kafka": 1, "ottla": 1}
         assert row["ratio"]["median"] > 0
     assert set(found["resources"]) == {"Kafka", "ottla"}
     assert "| produce acks=1, 20 x 1, 100 B |" in files["markdown"].read_text()
@@ -59,3 +60,14 @@ def test_a_flame_graph_of_a_broker_under_load(tmp_path: Path) -> None:
     drawn = file.read_text()
     assert "<svg" in drawn
     assert "broker/" in drawn
+
+
+def test_what_a_request_costs_a_broker() -> None:
+    done = ottla("bench cost --load produce-20x1-100b-v7,fetch-64k --rounds 2 --seconds 0.2 --plain --format json")
+    assert done.exit_code == 0, done.output
+    costs = json.loads(done.stdout)["costs"]
+    assert {row: {form: len(rounds) for form, rounds in forms.items()} for row, forms in costs.items()} == {
+        "produce-20x1-100b-v7": {"ottla": 2},
+        "fetch-64k": {"ottla": 2},
+    }
+    assert all(0 < each < 10_000 for forms in costs.values() for rounds in forms.values() for each in rounds)

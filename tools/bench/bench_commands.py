@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 
 from tools.bench.closed_loop.load_commands import COMMANDS as LOADS
-from tools.bench.compare.kafka_comparison_command import compare_command, floor_command
+from tools.bench.compare.kafka_comparison_command import compare_command
 from tools.bench.controller.controller_command import controller_command
+from tools.bench.cost_command import cost_command
 from tools.bench.profile_command import profile_command
 from tools.bench.scale.scale_command import scale_command
 
@@ -20,5 +21,5 @@ def bench() -> None:
     """
 
 
-for command in (*LOADS, compare_command, floor_command, profile_command, controller_command, scale_command):
+for command in (*LOADS, compare_command, cost_command, profile_command, controller_command, scale_command):
     bench.add_command(command)

@@ -12,18 +12,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import click
-from confluent_kafka.admin import AdminClient
 from tqdm import tqdm
 
-from tools.bench.closed_loop.topic_load import Load, measure
-from tools.bench.compare.clusters import RunningCluster, running_ottla
+from tools.bench.closed_loop.load import Load
+from tools.bench.closed_loop.topic_load import measure
+from tools.bench.compare.clusters import RunningCluster, leader_of, running_ottla
 from tools.bench.compare.kafka_comparison_command import FORM_HELP, ROW_KEYS
 from tools.bench.compare.rounds import FILL_BYTES
 from tools.bench.compare.rows import ROWS, Row
 from tools.cluster import ownership
 from tools.cluster.processes import ClusterError
 from tools.failures import errors_in_one_line
-from tools.numbers import FILE, FloatRange, IntRange
+from tools.numbers import OUTPUT, FloatRange, IntRange
 
 PROFILED = tuple(row for row in ROWS if isinstance(row.load, Load))
 WARM_UP_S = 1.0
@@ -43,7 +43,7 @@ LATE_S = 60.0
 )
 @click.option(
     "--out",
-    type=FILE,
+    type=OUTPUT,
     default="profile.svg",
     show_default=True,
     help="The flame graph. With several loads, the name of each is added to the file's.",
@@ -97,18 +97,18 @@ def _profile(
     if broker == "follower":
         load = replace(load, replication_factor=3)  # without a replica, no follower would have work
     with cluster.topic(load, FILL_BYTES[load.client]) as topic:
-        measure(load, cluster.bootstrap_servers, topic, WARM_UP_S, 0.0)
-        leader = _leader_of(cluster, topic)
+        measure(load, cluster.target, [topic], WARM_UP_S)
+        leader = leader_of(cluster, topic)
         sampled = leader if broker == "leader" else next(one for one in cluster.brokers if one != leader)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.unlink(missing_ok=True)
         words = [*command, "--format", "flamegraph", "--pid", str(cluster.brokers[sampled].pid), "--output", str(file)]
         sampler = ownership.start(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         try:
-            measure(load, cluster.bootstrap_servers, topic, seconds + AROUND_S, 0.0)
+            measure(load, cluster.target, [topic], seconds + AROUND_S)
             deadline = time.monotonic() + LATE_S
             while sampler.poll() is None and time.monotonic() < deadline:  # py-spy started late
-                measure(load, cluster.bootstrap_servers, topic, AROUND_S, 0.0)
+                measure(load, cluster.target, [topic], AROUND_S)
             said = sampler.communicate(timeout=LATE_S)[0].decode(errors="replace")
         except subprocess.TimeoutExpired:
             raise ClusterError(f"py-spy has not ended {LATE_S:g} s after the load") from None
@@ -117,13 +117,6 @@ def _profile(
             sampler.wait()
     if sampler.returncode or not file.exists():
         raise ClusterError(f"py-spy failed: {_reason(said)}")
-
-
-def _leader_of(cluster: RunningCluster, topic: str) -> int:
-    """The broker that leads partition 0."""
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    leader: int = admin.list_topics(topic, timeout=LATE_S).topics[topic].partitions[0].leader
-    return leader
 
 
 def _reason(said: str) -> str:

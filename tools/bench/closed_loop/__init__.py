@@ -1,1 +1,1 @@
-"""Loads for any Kafka address, as closed loops: a C program, the same in asyncio, and librdkafka; and what `ottla bench` prints of them."""
+"""Loads for any Kafka address, as closed loops: a C program, librdkafka, and consumer groups; and what `ottla bench` prints of them."""

@@ -9,7 +9,7 @@
  * KIND is `produce`, `fetch`, `idle`, or `paired`: a producer whose batches the connection that names it as PEER fetches.
  * A connection keeps IN_FLIGHT requests unanswered. It sends its frames in turns.
  * Each fetch in flight reads the partition on its own, from START; it continues at START when it comes to END (-1: never).
- * The offset to fetch is written into the frame at OFFSET_AT. Requests are Produce v3 to v11 and Fetch v4 to v12; VERSION is the frame's.
+ * The offset to fetch is written into the frame at OFFSET_AT. Requests are Produce v3 to v11 and Fetch v4 to v17; VERSION is the frame's.
  * If nothing is answered in MEASURED_MS, the run lasts until something is, at most FIRST_ANSWER_S longer.
  *
  * Standard output has one line of JSON per second after the warm-up, and a last one: the result, or what failed.
@@ -38,7 +38,7 @@
 #include <unistd.h>
 
 enum { READ_BYTES = 128 * 1024, EVENTS = 256, PIECES = 64, CONNECT_TIMEOUT_S = 5, FIRST_ANSWER_S = 30, ANSWER_BYTES_MAX = 512 << 20 };
-enum { PRODUCE_FLEXIBLE = 9, FETCH_FLEXIBLE = 12 };
+enum { PRODUCE_FLEXIBLE = 9, FETCH_FLEXIBLE = 12, FETCH_TOPIC_IDS = 13 };
 enum kind { PRODUCE, FETCH, IDLE, PAIRED };
 
 struct frame {
@@ -291,7 +291,10 @@ static void check_fetched(struct connection *c, struct request *request, struct 
         take(r, 4);
     }
     if (!count(r)) fail("malformed", r->connection, 0);
-    skip_string(r);
+    if (r->version >= FETCH_TOPIC_IDS)
+        take(r, 16);
+    else
+        skip_string(r);
     if (!count(r)) fail("malformed", r->connection, 0);
     take(r, 4);
     int64_t code = number(r, 2);

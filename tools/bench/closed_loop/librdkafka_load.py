@@ -13,6 +13,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from tools.admin.client_settings import read_command_config
+from tools.bench.closed_loop.load import Load
 from tools.bench.closed_loop.measurement import (
     FIRST_ANSWER_S,
     BenchError,
@@ -74,22 +75,16 @@ class Window:
 
 
 def produce(
-    target: Target,
-    topic: str,
-    clients: int,
-    record_bytes: int,
-    acks: int,
-    window_s: tuple[float, float],
-    on_progress: OnProgress,
+    target: Target, topic: str, load: Load, window_s: tuple[float, float], on_progress: OnProgress
 ) -> Measurement:
     """Produces to all partitions as fast as acknowledgements come. `window_s`: warm-up and measured time. Raises BenchError.
 
     A request is a record here. Latencies are librdkafka's: from the call of `produce` to the acknowledgement.
     """
-    with_acks = settings(target) | {"acks": acks, "compression.type": "none"}
-    producers = [Producer(with_acks) for _ in range(clients)]
+    with_acks = settings(target) | {"acks": load.acks, "compression.type": "none"}
+    producers = [Producer(with_acks) for _ in range(load.connections)]
     window = Window(*window_s, on_progress)
-    value = bytes(record_bytes)
+    value = bytes(load.record_bytes)
     failures: list[str] = []
 
     def delivered(error: KafkaError | None, message: Message) -> None:
@@ -98,7 +93,7 @@ def produce(
         elif window.counts:
             window.records += 1
             window.requests += 1
-            window.bytes += record_bytes
+            window.bytes += load.record_bytes
             if window.records % LATENCY_EACH == 1:
                 window.latencies_s.append(message.latency())
 
@@ -123,12 +118,7 @@ def produce(
 
 
 def consume(
-    target: Target,
-    partitions: Sequence[Partition],
-    clients: int,
-    fetch_bytes: int,
-    window_s: tuple[float, float],
-    on_progress: OnProgress,
+    target: Target, partitions: Sequence[Partition], load: Load, window_s: tuple[float, float], on_progress: OnProgress
 ) -> Measurement:
     """Reads the partitions from their log starts to their ends, again and again; each client reads its share. Raises BenchError.
 
@@ -140,11 +130,12 @@ def consume(
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "auto.offset.reset": "error",
-        "max.partition.fetch.bytes": fetch_bytes,
+        "max.partition.fetch.bytes": load.fetch_bytes,
         **NO_PAUSES,
         "error_cb": lambda error: failures.append(error.str()) if error.fatal() else None,
     }
-    shares = [partitions[number::clients] for number in range(min(clients, len(partitions)))]
+    clients = min(load.connections, len(partitions))
+    shares = [partitions[number::clients] for number in range(clients)]
     readers = [_Reader(Consumer(for_group), share) for share in shares]
     window = Window(*window_s, on_progress)
     try:
@@ -163,12 +154,7 @@ def consume(
 
 
 def end_to_end(
-    target: Target,
-    partition: Partition,
-    record_bytes: int,
-    acks: int,
-    window_s: tuple[float, float],
-    on_progress: OnProgress,
+    target: Target, partition: Partition, load: Load, window_s: tuple[float, float], on_progress: OnProgress
 ) -> Measurement:
     """One record after the other; the next one is sent when a consumer, which polls, has received this one. Raises BenchError."""
     failures: list[str] = []
@@ -177,11 +163,11 @@ def end_to_end(
         if error is not None:
             failures.append(error.str())
 
-    producer = Producer(settings(target) | {"acks": acks, "linger.ms": 0})
+    producer = Producer(settings(target) | {"acks": load.acks, "linger.ms": 0})
     consumer = Consumer(settings(target) | {"group.id": "ottla-bench", "enable.auto.commit": False})
     consumer.assign([TopicPartition(partition.topic, partition.index, partition.end)])
     window = Window(*window_s, on_progress)
-    value = bytes(record_bytes)
+    value = bytes(load.record_bytes)
     try:
         while window.is_open():
             sent_at = time.perf_counter()
@@ -195,7 +181,7 @@ def end_to_end(
                 raise BenchError(f"a record did not come to the consumer within {RECEIVED_TIMEOUT_S:g} s")
             if message.error() is not None:
                 raise BenchError(f"librdkafka fails: {message.error().str()}")
-            window.add(time.perf_counter() - sent_at, 1, record_bytes)
+            window.add(time.perf_counter() - sent_at, 1, load.record_bytes)
         return window.result()
     except KafkaException as problem:
         raise BenchError(f"librdkafka fails: {problem.args[0].str()}") from None

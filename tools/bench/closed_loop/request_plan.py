@@ -1,6 +1,6 @@
-"""What a load generator has to send: frames that are encoded already, and the connections that send them. Pure.
+"""What the load generator has to send: frames that are encoded already, and the connections that send them. Pure.
 
-The C program reads a plan as `encoded` writes it; `generator.c` describes the format. Requests are Produce v3 to v11 and Fetch v4 to v12.
+The C program reads a plan as `encoded` writes it; `generator.c` describes the format. Requests are Produce v3 to v11 and Fetch v4 to v17.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
+from uuid import UUID
 
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import build_batch
 from protocol.types import Address
-from tools.bench.closed_loop.api_versions import FETCH_VERSION, PRODUCE_VERSION
+from tools.bench.closed_loop.load import FETCH_VERSION, PRODUCE_VERSION
 
 CLIENT_ID = "ottla-bench"
 PRODUCE_TIMEOUT_MS = 30_000
@@ -23,17 +24,6 @@ OFFSET_MARK = 0x7A6B5C4D3E2F1A0B
 """An offset that no log has, to find where the offset stands in a frame."""
 
 Kind = Literal["produce", "fetch", "idle", "paired"]
-
-
-class LoadFailed(Exception):
-    """A load that ended early: `what` is `connect`, `closed`, `code`, `malformed`, `foreign batch`, `memory` or `plan`.
-
-    `connection` is its number in the plan, or -1; `number` an errno, an error code of Kafka, or 0.
-    """
-
-    def __init__(self, what: str, connection: int, number: int) -> None:
-        super().__init__(f"{what} {number}, connection {connection}")
-        self.what, self.connection, self.number = what, connection, number
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +103,13 @@ def produce_frame(
     return _framed(messages.encode_request(ApiKey.PRODUCE, version, 0, CLIENT_ID, body))
 
 
-def fetch_frame(topic: str, partition: int, max_bytes: int, version: int = FETCH_VERSION) -> Frame:
-    """A Fetch request for one partition, without a session; the generator writes the offset. It waits for records if there are none."""
+def fetch_frame(
+    topic: str, partition: int, max_bytes: int, version: int = FETCH_VERSION, topic_id: UUID | None = None
+) -> Frame:
+    """A Fetch request for one partition, without a session; the generator writes the offset. It waits for records if there are none.
+
+    `topic_id`: for a version that names the topic by its id.
+    """
     of_partition = {
         "partition": partition,
         "current_leader_epoch": -1,
@@ -131,7 +126,7 @@ def fetch_frame(topic: str, partition: int, max_bytes: int, version: int = FETCH
         "isolation_level": 0,
         "session_id": 0,
         "session_epoch": -1,
-        "topics": [{"topic": topic, "partitions": [of_partition]}],
+        "topics": [{"topic": topic, "topic_id": topic_id, "partitions": [of_partition]}],
         "forgotten_topics_data": [],
         "rack_id": "",
     }

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import UUID
 
 from protocol.errors import error_name
 from protocol.kafka.api_keys import ApiKey
@@ -19,16 +20,18 @@ from protocol.types import Address, TopicPartition
 from tools.admin.bootstrap import addresses_of
 from tools.admin.connection import connect
 from tools.admin.naming import Where
+from tools.bench.closed_loop.load import TOPIC_IDS_SINCE
 from tools.bench.closed_loop.measurement import BenchError
-from tools.bench.closed_loop.python_generator import produced_error
-from tools.bench.closed_loop.request_plan import CLIENT_ID, batch, produce_frame
+from tools.bench.closed_loop.request_plan import CLIENT_ID, PRODUCE_TIMEOUT_MS, batch
 from tools.failures import AdminError
+from tools.wire import frames
 from tools.wire.client import Client
 from tools.wire.client_properties import BadClientProperties, read_security
 from tools.wire.cluster_view import METADATA_VERSION, ClusterView, Unreachable
 from tools.wire.offsets import EARLIEST, offsets_at
 from tools.wire.security import PLAINTEXT, Security
 
+TOPIC_IDS_METADATA_VERSION = 10
 OWN_PREFIX = "ottla-bench-"
 REQUESTS_AT_ONCE = 16
 READY_TIMEOUT_S = 15.0
@@ -72,6 +75,23 @@ def partitions_of(target: Target, topics: Sequence[str]) -> list[Partition]:
     """All partitions of the topics, in order, once all their leaders answer for them. Raises BenchError."""
     try:
         return asyncio.run(_partitions(target, topics))
+    except Unreachable as problem:
+        raise BenchError(str(problem)) from None
+
+
+def topic_id_of(target: Target, topic: str) -> UUID:
+    """Raises BenchError if the cluster is too old to give its topics ids."""
+
+    async def ask() -> UUID:
+        view = await _view(target, [topic])
+        body = {"topics": [{"topic_id": None, "name": topic}], "allow_auto_topic_creation": False}
+        (found,) = (await view.ask_any(ApiKey.METADATA, TOPIC_IDS_METADATA_VERSION, body)).topics
+        if found.topic_id is None:
+            raise BenchError(f"topic {topic!r} has no id: use an --api-version below {TOPIC_IDS_SINCE}")
+        return UUID(str(found.topic_id))
+
+    try:
+        return asyncio.run(ask())
     except Unreachable as problem:
         raise BenchError(str(problem)) from None
 
@@ -138,15 +158,17 @@ def fill(target: Target, topic: str, record_bytes: int, records_per_batch: int, 
     records = batch(record_bytes, records_per_batch, int(time.time() * 1000))
 
     async def fill_one(view: ClusterView, partition: Partition) -> None:
-        frame = produce_frame([(topic, partition.index)], -1, records)
+        to_one = {topic.encode(): [(partition.index, records)]}
+        frame = frames.produce_frame(CLIENT_ID.encode(), -1, PRODUCE_TIMEOUT_MS, to_one)
         connection = await view.connect(view.leader(TopicPartition(topic, partition.index)), lambda _: None)
         at_once = max(1, FILL_IN_FLIGHT_BYTES // (batch_bytes * len(partitions)))
         try:
             for first in range(0, count, at_once):
                 asked = [connection.ask(frame, ANSWER_TIMEOUT_S) for _ in range(min(at_once, count - first))]
                 for answer in await asyncio.gather(*asked):
-                    if code := produced_error(answer):
-                        raise BenchError(f"topic {topic!r} cannot be filled: {error_name(code)}")
+                    (produced,) = frames.produced(answer)
+                    if produced.error:
+                        raise BenchError(f"topic {topic!r} cannot be filled: {error_name(produced.error)}")
         finally:
             connection.close()
 

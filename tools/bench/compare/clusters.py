@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from confluent_kafka.admin import AdminClient
 
+from tools.bench.closed_loop.load import Load
 from tools.bench.closed_loop.target import Target, fill
-from tools.bench.closed_loop.topic_load import FILL_BYTES, Load, bench_topic
+from tools.bench.closed_loop.topic_load import FILL_BYTES, bench_topics
 from tools.bench.compare.results import OURS, Resources
 from tools.bench.real_kafka import running
 from tools.bench.real_kafka.jars import KafkaJars
+from tools.cluster import forks
 from tools.cluster.local_cluster import SOURCE_ROOT, ClusterError, LocalCluster
 
 BROKERS = 3
@@ -42,6 +45,7 @@ SETTINGS = {
 ONLY_KAFKA = {"log.initial.task.delay.ms": "500"}
 """Without this, Kafka deletes nothing in its first 30 s. Ours deletes from the start on."""
 REMOVAL_TIMEOUT_S = 30.0
+METADATA_TIMEOUT_S = 60.0
 POLL_S = 0.05
 
 
@@ -50,7 +54,7 @@ class RunningCluster:
     """A cluster that serves. `brokers`: broker id -> its process. `start_s`: from its first process until all brokers served."""
 
     name: str
-    bootstrap_servers: str
+    target: Target
     brokers: Mapping[int, psutil.Process]
     data: Sequence[Path]
     start_s: float
@@ -75,10 +79,10 @@ class RunningCluster:
     def topic(self, load: Load, fill_bytes: int = FILL_BYTES) -> Iterator[str]:
         """A topic for the load, filled if it is to be read. Afterwards it is deleted, and so are its files. Raises BenchError."""
         configs = {"min.insync.replicas": str(min(2, load.replication_factor))}
-        with bench_topic(load, self.bootstrap_servers, fill_bytes=fill_bytes, configs=configs) as name:
+        with bench_topics(load, self.target, fill_bytes, configs) as (name,):
             if load.kind == "produce":
                 # One record for each partition, acknowledged by all: from then on its followers fetch.
-                fill(Target.of(self.bootstrap_servers, None), name, 1, 1, 1)
+                fill(self.target, name, 1, 1, 1)
             yield name
         self._wait_removed(name)
 
@@ -89,13 +93,21 @@ class RunningCluster:
             time.sleep(POLL_S)
 
 
+def leader_of(cluster: RunningCluster, topic: str) -> int:
+    """The broker that leads partition 0."""
+    admin = AdminClient({"bootstrap.servers": cluster.target.bootstrap_server})
+    leader: int = admin.list_topics(topic, timeout=METADATA_TIMEOUT_S).topics[topic].partitions[0].leader
+    return leader
+
+
 @contextlib.contextmanager
-def running_ottla(directory: Path, is_compiled: bool | None = None) -> Iterator[RunningCluster]:
+def running_ottla(directory: Path, is_compiled: bool | None = None, name: str = OURS) -> Iterator[RunningCluster]:
     """Ours. `is_compiled`: which form the brokers run; None: the one that is there. Raises ClusterError."""
     cluster = LocalCluster(directory)
     with chosen_form(is_compiled):
         try:
             cluster.create(BROKERS, overrides=SETTINGS)
+            forks.end_owned()  # so that each round has a whole start
             began = time.perf_counter()
             cluster.start()
             start_s = time.perf_counter() - began
@@ -105,7 +117,7 @@ def running_ottla(directory: Path, is_compiled: bool | None = None) -> Iterator[
                 assert pid is not None
                 processes[broker] = psutil.Process(pid)
             data = [path for broker in cluster.broker_ids for path in cluster.log_directories(broker)]
-            yield RunningCluster(OURS, cluster.bootstrap_servers, processes, data, start_s)
+            yield RunningCluster(name, Target(cluster.bootstrap_servers), processes, data, start_s)
         finally:
             cluster.destroy()
 
@@ -121,7 +133,7 @@ def running_peer(directory: Path, jars: KafkaJars) -> Iterator[RunningCluster]:
         processes = {broker: psutil.Process(pid) for broker, pid in kafka.pids.items()}
         data = [directory / f"broker-{broker}" / "data" for broker in kafka.pids]
         addresses = ",".join(kafka.addresses.values())
-        yield RunningCluster(KAFKA, addresses, processes, data, time.perf_counter() - began)
+        yield RunningCluster(KAFKA, Target(addresses), processes, data, time.perf_counter() - began)
 
 
 @contextlib.contextmanager

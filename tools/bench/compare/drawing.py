@@ -6,10 +6,11 @@ from html import escape
 from math import log10
 
 from tools.bench.compare.printing import amount
-from tools.bench.compare.results import OURS, Compared, Comparison
+from tools.bench.compare.results import OURS, Comparison
+from tools.bench.compare.rows import Row
 
-WIDTH, ROW, TOP, BOTTOM = 860, 26, 58, 44
-BARS_FROM, BARS_TO = 300, 640
+WIDTH, ROW, TOP, BOTTOM = 910, 26, 58, 44
+BARS_FROM, BARS_TO = 350, 690
 LOWEST, HIGHEST = 0.5, 10.0
 TICKS = (0.5, 1, 2, 5, 10)
 STYLE = """
@@ -26,7 +27,7 @@ STYLE = """
 
 def svg(comparison: Comparison) -> str:
     """A complete SVG file, without references to other files."""
-    rows = comparison.compared()
+    rows = comparison.rows
     height = TOP + ROW * len(rows) + BOTTOM
     bottom = TOP + ROW * len(rows)
     grid = [
@@ -34,7 +35,7 @@ def svg(comparison: Comparison) -> str:
         f'<text class="soft" text-anchor="middle" x="{_x(tick):.1f}" y="{TOP - 11}">{tick:g}x</text>'
         for tick in TICKS
     ]
-    bars = [_bar(one, TOP + ROW * number) for number, one in enumerate(rows)]
+    bars = [_bar(comparison, row, TOP + ROW * number) for number, row in enumerate(rows)]
     rounds = comparison.machine.get("rounds", "")
     conditions = (
         f"{comparison.machine.get('machine', '')}; rounds: {rounds}; {OURS}: {comparison.machine.get(OURS, '')}"
@@ -55,17 +56,18 @@ def svg(comparison: Comparison) -> str:
     ])  # fmt: skip
 
 
-def _bar(one: Compared, y: int) -> str:
-    ratio = one.ratio
+def _bar(comparison: Comparison, row: Row, y: int) -> str:
+    ratio = comparison.ratio(row)
+    assert ratio is not None
     start, end = sorted((_x(1), _x(ratio.median)))
     middle = y + ROW / 2
-    theirs, ours = (amount(value, one.row.unit) for value in one.rate)
+    theirs, ours = (amount(comparison.rate(cluster, row), row.unit) for cluster in (comparison.peer, OURS))
     kind = "bar" if ratio.median >= 1 else "behind"
     return "".join([
-        f'<text x="16" y="{middle + 4:.0f}">{escape(one.row.title)}</text>',
+        f'<text x="16" y="{middle + 4:.0f}">{escape(row.title)}</text>',
         f'<rect class="{kind}" x="{start:.1f}" y="{y + 5}" width="{max(end - start, 1):.1f}" height="{ROW - 10}"/>',
         f'<line class="spread" x1="{_x(ratio.lowest):.1f}" x2="{_x(ratio.highest):.1f}" y1="{middle}" y2="{middle}"/>',
-        f'<line class="goal" x1="{_x(one.row.goal):.1f}" x2="{_x(one.row.goal):.1f}" y1="{y + 3}" y2="{y + ROW - 3}"/>',
+        f'<line class="goal" x1="{_x(row.goal):.1f}" x2="{_x(row.goal):.1f}" y1="{y + 3}" y2="{y + ROW - 3}"/>',
         f'<text x="{BARS_TO + 12}" y="{middle + 4:.0f}">{ratio.median:.2f}</text>',
         f'<text class="soft" x="{BARS_TO + 58}" y="{middle + 4:.0f}">{escape(theirs)}, {escape(ours)}</text>',
     ])  # fmt: skip

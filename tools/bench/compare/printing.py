@@ -4,32 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from tools.bench.compare.results import (
-    GOALS_OF_RESOURCES,
-    OURS,
-    Compared,
-    Comparison,
-    Spread,
-    resource_ratios,
-)
-from tools.bench.compare.rows import Unit
+from tools.bench.compare.results import COMPILED, GOALS_OF_RESOURCES, OURS, Comparison, Spread
+from tools.bench.compare.rows import Row, Unit
 from tools.cluster.tables import aligned
 
 NONE = "-"
-RESOURCE_TITLES = {
-    "memory": "memory of the largest broker (PSS)",
-    "start": "start of three brokers and ZooKeeper",
-    "files": "open files of the largest broker",
+RESOURCES = {
+    "memory_bytes": "memory of the largest broker (PSS)",
+    "start_s": "start of three brokers and ZooKeeper",
+    "open_files": "open files of the largest broker",
 }
-
-
-def resource(name: str, value: float) -> str:
-    """A value of RESOURCE_TITLES with its unit."""
-    if name == "memory":
-        return f"{value / 1e6:.0f} MB"
-    return f"{value:.1f} s" if name == "start" else f"{value:.0f}"
+PAGE_BEGIN, PAGE_END = "<!-- compare: written by ottla bench compare -->\n", "<!-- compare: end -->\n"
 
 
 def amount(value: float, unit: Unit) -> str:
@@ -41,93 +29,105 @@ def amount(value: float, unit: Unit) -> str:
     return f"{value / 1000:.3g} k/s" if value >= 1000 else f"{value:.0f} /s"
 
 
-def ratio(spread: Spread | None) -> str:
-    """The median, and the spread behind it."""
-    if spread is None:
-        return NONE
-    digits = 1 if spread.median >= 10 else 2
-    return f"{spread.median:.{digits}f} ({spread.lowest:.{digits}f}..{spread.highest:.{digits}f})"
-
-
-def goal(compared: Compared) -> str:
-    row = compared.row
-    text = f"{row.goal:g}x" + (f", {row.goal_p99:g}x" if row.goal_p99 is not None else "")
-    return text if compared.is_met else f"{text}, missed"
-
-
 def cells(comparison: Comparison) -> list[list[str]]:
-    """The table, its head first: the load, both rates, ratios of throughput, p99 and CPU per megabyte, goal, floor."""
-    head = ["LOAD", comparison.peer.upper(), OURS.upper(), "RATIO", "P99 RATIO", "CPU/MB RATIO", "GOAL", "FLOOR"]
-    table = [head]
-    for one in comparison.compared():
-        theirs, ours = one.rate
-        unit = one.row.unit
-        floor = NONE if one.floor is None else amount(one.floor.rate, unit)
-        table.append([
-            one.row.title, amount(theirs, unit), amount(ours, unit), ratio(one.ratio), ratio(one.p99_ratio),
-            ratio(one.cpu_ratio), goal(one), floor,
-        ])  # fmt: skip
-    for name, (theirs, ours, found) in resource_ratios(comparison).items():
-        limit = GOALS_OF_RESOURCES.get(name)
-        wanted = NONE if limit is None else f"{limit:g}x" + ("" if found.median <= limit else ", missed")
-        table.append(
-            [
-                RESOURCE_TITLES[name],
-                resource(name, theirs),
-                resource(name, ours),
-                ratio(found),
-                NONE,
-                NONE,
-                wanted,
-                NONE,
-            ]
-        )
-    return table
+    """The table, its head first. The ratio of the compiled form has no spread."""
+    return [
+        ["load", comparison.peer, OURS, "ratio", "compiled", "p99 ratio", "CPU per MB ratio", "goal"],
+        *(_cells_of_row(comparison, row) for row in comparison.rows),
+        *(_cells_of_resource(comparison, name) for name in RESOURCES),
+    ]
 
 
 def text(comparison: Comparison) -> str:
-    return "\n".join([*aligned(cells(comparison)), "", *_conditions(comparison)])
+    head, *rows = cells(comparison)
+    return "\n".join([*aligned([[name.upper() for name in head], *rows]), "", *_conditions(comparison)])
 
 
 def markdown(comparison: Comparison) -> str:
-    """A table for docs/PERFORMANCE.md; the conditions stand below."""
-    head, *rows = cells(comparison)
-    words = {comparison.peer.upper(): comparison.peer, OURS.upper(): OURS, "P99 RATIO": "p99 ratio"}
-    names = [
-        words.get(name, name.replace("CPU/MB", "CPU per MB").lower().replace("cpu per mb", "CPU per MB"))
-        for name in head
-    ]
-    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
-    return "\n".join([*lines, "", "; ".join(_conditions(comparison)) + ".", ""])
+    """The table, and the conditions below it."""
+    head, *rows = (f"| {' | '.join(row)} |" for row in cells(comparison))
+    lines = [head, "|---" * (head.count("|") - 1) + "|", *rows]
+    return "\n".join([*lines, "", *(f"- {line}" for line in _conditions(comparison)), ""])
+
+
+def write_into(page: Path, table: str) -> None:
+    """Puts the table between the marks of a page; a page without them becomes the table."""
+    before, begin, rest = (page.read_text(encoding="utf-8") if page.exists() else "").partition(PAGE_BEGIN)
+    end, after = rest.partition(PAGE_END)[1:]
+    page.write_text(f"{before}{begin}\n{table}\n{end}{after}" if end else table, encoding="utf-8")
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
     """All figures of all rounds, and what is computed from them."""
     return {
         "machine": dict(comparison.machine),
-        "clusters": {"peer": comparison.peer, "ours": OURS},
+        "clusters": {"peer": comparison.peer, "ours": [name for name in comparison.figures if name != comparison.peer]},
         "rows": [
             {
-                "key": one.row.key,
-                "title": one.row.title,
-                "unit": one.row.unit,
-                "goal": one.row.goal,
-                "goal_p99": one.row.goal_p99,
-                "is_met": one.is_met,
-                "peer": [asdict(figure) for figure in one.theirs],
-                "ours": [asdict(figure) for figure in one.ours],
-                "ratio": asdict(one.ratio),
-                "p99_ratio": _optional(one.p99_ratio),
-                "cpu_ratio": _optional(one.cpu_ratio),
-                "floor": None if one.floor is None else asdict(one.floor),
+                **{name: getattr(row, name) for name in ("key", "title", "unit", "goal", "goal_p99")},
+                "is_met": comparison.is_met(row),
+                "figures": {name: [asdict(one) for one in rows[row.key]] for name, rows in comparison.figures.items()},
+                "ratio": _fields(comparison.ratio(row)),
+                "p99_ratio": _fields(comparison.ratio(row, "p99_ms")),
+                "cpu_ratio": _fields(comparison.ratio(row, "cpu_s_per_mb")),
+                "compiled_ratio": _fields(comparison.ratio(row, cluster=COMPILED)),
             }
-            for one in comparison.compared()
+            for row in comparison.rows
         ],
         "resources": {name: [asdict(one) for one in rounds] for name, rounds in comparison.resources.items()},
     }
 
 
-def _optional(spread: Spread | None) -> dict[str, float] | None:
+def _cells_of_row(comparison: Comparison, row: Row) -> list[str]:
+    return [
+        row.title,
+        *(amount(comparison.rate(cluster, row), row.unit) for cluster in (comparison.peer, OURS)),
+        _ratio(comparison.ratio(row)),
+        _median(comparison.ratio(row, cluster=COMPILED)),
+        *(_ratio(comparison.ratio(row, name)) for name in ("p99_ms", "cpu_s_per_mb")),
+        _goal(comparison, row),
+    ]
+
+
+def _cells_of_resource(comparison: Comparison, name: str) -> list[str]:
+    ratio, limit = comparison.resource_ratio(name), GOALS_OF_RESOURCES.get(name)
+    missed = limit is not None and ratio is not None and ratio.median > limit
+    return [
+        RESOURCES[name],
+        *(_resource(name, comparison.resource(cluster, name)) for cluster in (comparison.peer, OURS)),
+        _ratio(ratio),
+        _median(comparison.resource_ratio(name, COMPILED)),
+        NONE,
+        NONE,
+        NONE if limit is None else f"{limit:g}x" + (", missed" if missed else ""),
+    ]
+
+
+def _resource(name: str, value: float) -> str:
+    return (
+        f"{value / 1e6:.0f} MB" if name == "memory_bytes" else f"{value:.1f} s" if name == "start_s" else f"{value:.0f}"
+    )
+
+
+def _ratio(spread: Spread | None) -> str:
+    """The median, and the spread behind it."""
+    return NONE if spread is None else f"{_number(spread.median)} ({_number(spread.lowest)}..{_number(spread.highest)})"
+
+
+def _median(spread: Spread | None) -> str:
+    return NONE if spread is None else _number(spread.median)
+
+
+def _number(ratio: float) -> str:
+    return f"{ratio:.1f}" if ratio >= 10 else f"{ratio:.2f}"
+
+
+def _goal(comparison: Comparison, row: Row) -> str:
+    wanted = f"{row.goal:g}x" + (f", {row.goal_p99:g}x" if row.goal_p99 is not None else "")
+    return wanted if comparison.is_met(row) else f"{wanted}, missed"
+
+
+def _fields(spread: Spread | None) -> dict[str, float] | None:
     return None if spread is None else asdict(spread)
 
 

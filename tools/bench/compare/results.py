@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from tools.bench.compare.rows import Row
 
-OURS = "ottla"
+OURS, COMPILED = "ottla", "ottla, compiled"
+"""Our cluster; in a comparison with both forms, its brokers run as plain Python, and those of COMPILED do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,10 @@ class Resources:
     open_files: int
 
 
+GOALS_OF_RESOURCES = {"memory_bytes": 0.03, "start_s": 0.25}
+"""Ratios at most."""
+
+
 @dataclass(frozen=True, slots=True)
 class Spread:
     """The median, and the lowest and highest value, of the rounds."""
@@ -36,70 +41,6 @@ class Spread:
     median: float
     lowest: float
     highest: float
-
-    @staticmethod
-    def of(values: Sequence[float]) -> Spread:
-        return Spread(statistics.median(values), min(values), max(values))
-
-
-@dataclass(frozen=True, slots=True)
-class Floor:
-    """What a C server does with the same frames from the same clients, in the row's unit.
-
-    `echo` answers only; `stored` also writes to the page cache. A fetch has `echo` only: its answers leave by sendfile.
-    """
-
-    echo: float
-    stored: float | None = None
-
-    @property
-    def rate(self) -> float:
-        return self.echo if self.stored is None else self.stored
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """One row. Figures of all rounds; the ratio of a round is our figure divided by that of the peer in the same round."""
-
-    row: Row
-    ours: Sequence[Figure]
-    theirs: Sequence[Figure]
-    floor: Floor | None = None
-
-    @property
-    def rate(self) -> tuple[float, float]:
-        """(the peer's, ours): medians."""
-        return statistics.median(one.rate for one in self.theirs), statistics.median(one.rate for one in self.ours)
-
-    @property
-    def ratio(self) -> Spread:
-        return Spread.of([mine.rate / other.rate for mine, other in zip(self.ours, self.theirs, strict=True)])
-
-    @property
-    def p99_ratio(self) -> Spread | None:
-        found = [
-            mine.p99_ms / other.p99_ms
-            for mine, other in zip(self.ours, self.theirs, strict=True)
-            if mine.p99_ms is not None and other.p99_ms
-        ]
-        return Spread.of(found) if found else None
-
-    @property
-    def cpu_ratio(self) -> Spread | None:
-        """Of the CPU seconds per megabyte."""
-        found = [
-            mine.cpu_s_per_mb / other.cpu_s_per_mb
-            for mine, other in zip(self.ours, self.theirs, strict=True)
-            if mine.cpu_s_per_mb is not None and other.cpu_s_per_mb
-        ]
-        return Spread.of(found) if found else None
-
-    @property
-    def is_met(self) -> bool:
-        """Whether the medians reach the goals."""
-        p99 = self.p99_ratio
-        too_slow = self.row.goal_p99 is not None and p99 is not None and p99.median > self.row.goal_p99
-        return self.ratio.median >= self.row.goal and not too_slow
 
 
 @dataclass(slots=True)
@@ -112,34 +53,33 @@ class Comparison:
     """What a reader must know: for example the processors, and the form in which our brokers ran."""
     figures: dict[str, dict[str, list[Figure]]] = field(default_factory=dict)
     resources: dict[str, list[Resources]] = field(default_factory=dict)
-    floors: dict[str, Floor] = field(default_factory=dict)
 
     def add(self, cluster: str, row: Row, figure: Figure) -> None:
         self.figures.setdefault(cluster, {}).setdefault(row.key, []).append(figure)
 
-    def compared(self) -> list[Compared]:
-        ours, theirs = self.figures.get(OURS, {}), self.figures.get(self.peer, {})
-        return [
-            Compared(row, ours[row.key], theirs[row.key], self.floors.get(row.key))
-            for row in self.rows
-            if row.key in ours and row.key in theirs
-        ]
+    def rate(self, cluster: str, row: Row) -> float:
+        """The median."""
+        return statistics.median(figure.rate for figure in self.figures[cluster][row.key])
+
+    def ratio(self, row: Row, name: str = "rate", cluster: str = OURS) -> Spread | None:
+        """Of a field of Figure: that of the cluster divided by the peer's in the same round. None: it was not measured."""
+        return _ratio(self.figures.get(cluster, {}).get(row.key, ()), self.figures[self.peer][row.key], name)
+
+    def is_met(self, row: Row) -> bool:
+        """Whether the medians reach the goals."""
+        rate, p99 = self.ratio(row), self.ratio(row, "p99_ms")
+        too_slow = row.goal_p99 is not None and p99 is not None and p99.median > row.goal_p99
+        return rate is not None and rate.median >= row.goal and not too_slow
+
+    def resource(self, cluster: str, name: str) -> float:
+        """The median of a field of Resources."""
+        return float(statistics.median(getattr(one, name) for one in self.resources[cluster]))
+
+    def resource_ratio(self, name: str, cluster: str = OURS) -> Spread | None:
+        return _ratio(self.resources.get(cluster, ()), self.resources[self.peer], name)
 
 
-GOALS_OF_RESOURCES = {"memory": 0.03, "start": 0.25}
-"""Ratios at most."""
-
-
-def resource_ratios(comparison: Comparison) -> dict[str, tuple[float, float, Spread]]:
-    """`start`, `memory`, `files` -> (the peer's median, ours, the ratio)."""
-    ours, theirs = comparison.resources[OURS], comparison.resources[comparison.peer]
-
-    def compared(mine: Sequence[float], other: Sequence[float]) -> tuple[float, float, Spread]:
-        ratios = [one / two for one, two in zip(mine, other, strict=True)]
-        return statistics.median(other), statistics.median(mine), Spread.of(ratios)
-
-    return {
-        "memory": compared([one.memory_bytes for one in ours], [one.memory_bytes for one in theirs]),
-        "start": compared([one.start_s for one in ours], [one.start_s for one in theirs]),
-        "files": compared([one.open_files for one in ours], [one.open_files for one in theirs]),
-    }
+def _ratio(ours: Sequence[object], theirs: Sequence[object], name: str) -> Spread | None:
+    pairs = [(getattr(mine, name), getattr(other, name)) for mine, other in zip(ours, theirs, strict=False)]
+    found = [mine / other for mine, other in pairs if mine is not None and other]
+    return Spread(statistics.median(found), min(found), max(found)) if found else None

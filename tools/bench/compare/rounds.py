@@ -10,18 +10,20 @@ import contextlib
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
 
-from tools.bench.closed_loop.topic_load import BenchError, Load, Measurement, measure
+from tools.bench.closed_loop.load import Load
+from tools.bench.closed_loop.measurement import BenchError
+from tools.bench.closed_loop.topic_load import measure
 from tools.bench.compare import perf_tools
-from tools.bench.compare.clusters import KAFKA, RunningCluster, chosen_form, running_ottla, running_peer
-from tools.bench.compare.floor import measure_floor, rate_of
-from tools.bench.compare.results import OURS, Comparison, Figure
+from tools.bench.compare.clusters import KAFKA, PLAIN, RunningCluster, chosen_form, running_ottla, running_peer
+from tools.bench.compare.results import Comparison, Figure
 from tools.bench.compare.rows import MIB, PerfTool, Row, chosen
 from tools.bench.real_kafka.jars import KafkaJars
 from tools.failures import AdminError
@@ -31,8 +33,6 @@ FIRST_WARM_UP, FIRST_WARM_UP_MIN_S = 4, 4.0
 FIRST_ROWS = chosen(["produce-20x1-100b", "all-20x1-100b"])
 FILL_BYTES = {"raw": 256 * MIB, "librdkafka": 512 * MIB}
 """Bytes in a topic that is read. librdkafka gets more, because it takes longer to start again at the beginning."""
-FLOOR_S = 1.0
-FLOOR_WARM_UP_S = 0.3
 PERF_WARM_UP_RECORDS_PER_S = 80_000
 PERF_LONGER = 1.2
 """A run of ProducerPerformance is planned with the rate of its warm-up, which is lower than its own."""
@@ -44,29 +44,29 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """`count` rounds of all `rows`. In each, a row counts for `seconds` after its warm-up. `is_compiled`: as for `running_ottla`."""
+    """`count` rounds of all `rows`. In each, a row counts for `seconds` after its warm-up.
+
+    `forms`: our clusters, each with what `running_ottla` takes as `is_compiled`.
+    """
 
     rows: Sequence[Row]
     count: int
     seconds: float
     warm_up_s: float
-    is_compiled: bool | None
-    with_floor: bool
+    forms: Mapping[str, bool | None]
 
     @property
     def steps(self) -> int:
         """How many times `run` calls `say`."""
-        floors = sum(isinstance(row.load, Load) for row in self.rows) if self.with_floor else 0
-        return self.count * 2 * (len(self.rows) + 1) + floors
+        return self.count * (1 + len(self.forms)) * (len(self.rows) + 1)
 
 
 def run(directory: Path, jars: KafkaJars, rounds: Rounds, say: Say) -> Comparison:
     """All figures. Raises ClusterError and BenchError."""
-    with chosen_form(rounds.is_compiled) as form:
-        comparison = Comparison(rounds.rows, KAFKA, _machine(form, jars, rounds))
+    comparison = Comparison(rounds.rows, KAFKA, _machine(jars, rounds))
     starts: list[Callable[[Path], AbstractContextManager[RunningCluster]]] = [
-        lambda home: running_peer(home, jars),
-        lambda home: running_ottla(home, rounds.is_compiled),
+        partial(running_peer, jars=jars),
+        *(partial(running_ottla, name=name, is_compiled=form) for name, form in rounds.forms.items()),
     ]
     for number in range(rounds.count):
         for start in starts if number % 2 == 0 else starts[::-1]:
@@ -83,13 +83,6 @@ def run(directory: Path, jars: KafkaJars, rounds: Rounds, say: Say) -> Compariso
                             raise BenchError(f"{cluster.name}: {row.title}: {error}") from None
                         cluster.look()
                     comparison.resources.setdefault(cluster.name, []).append(cluster.resources())
-    if rounds.with_floor:
-        for row in rounds.rows:
-            if isinstance(row.load, Load):
-                say(f"floor: {row.title}")
-                floor = measure_floor(directory, row, FLOOR_S, FLOOR_WARM_UP_S)
-                if floor is not None:
-                    comparison.floors[row.key] = floor
     return comparison
 
 
@@ -108,7 +101,7 @@ class ClusterRound:
         for row in FIRST_ROWS:
             assert isinstance(row.load, Load)
             with self._cluster.topic(row.load) as topic:
-                self._measure(row.load, topic, seconds)
+                measure(row.load, self._cluster.target, [topic], seconds)
 
     def figure(self, row: Row) -> Figure:
         """Measures the row once."""
@@ -116,19 +109,17 @@ class ClusterRound:
             return self._perf_produce(row.load) if row.load.kind == "produce" else self._perf_consume(row.load)
         with self._cluster.topic(row.load, FILL_BYTES[row.load.client]) as topic:
             os.sync()  # what was written before does not disturb this row
-            self._measure(row.load, topic, self._warm_up_s)
+            measure(row.load, self._cluster.target, [topic], self._warm_up_s)
             before = self._cluster.cpu_s()
-            found = self._measure(row.load, topic, self._seconds)
+            found = measure(row.load, self._cluster.target, [topic], self._seconds)
             cpu_s = self._cluster.cpu_s() - before
         # The client of librdkafka measures its own calls when it consumes, which says nothing of the brokers.
         p99_ms = None if row.load.client == "librdkafka" and row.load.kind == "consume" else found.p99_ms
-        return Figure(rate_of(row, found), p99_ms, cpu_s / found.bytes * 1e6 if found.bytes else None)
-
-    def _measure(self, load: Load, topic: str, seconds: float) -> Measurement:
-        return measure(load, self._cluster.bootstrap_servers, topic, seconds, 0.0)
+        rate = {"requests/s": found.requests, "records/s": found.records, "MB/s": found.bytes / 1e6}[row.unit]
+        return Figure(rate / found.seconds, p99_ms, cpu_s / found.bytes * 1e6 if found.bytes else None)
 
     def _perf_produce(self, tool: PerfTool) -> Figure:
-        servers = self._cluster.bootstrap_servers
+        servers = self._cluster.target.bootstrap_server
         with self._cluster.topic(tool.as_load()) as topic:
             os.sync()
             count = max(1000, int(PERF_WARM_UP_RECORDS_PER_S * self._warm_up_s))
@@ -141,7 +132,7 @@ class ClusterRound:
 
     def _perf_consume(self, tool: PerfTool) -> Figure:
         """Reads the topic twice; the first time is the warm-up."""
-        servers = self._cluster.bootstrap_servers
+        servers = self._cluster.target.bootstrap_server
         size = int(PERF_CONSUMED_BYTES_PER_S * self._seconds)
         with self._cluster.topic(tool.as_load(), size) as topic:
             os.sync()
@@ -163,10 +154,15 @@ def _emptied(directory: Path) -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _machine(form: str, jars: KafkaJars, rounds: Rounds) -> dict[str, str]:
+def _machine(jars: KafkaJars, rounds: Rounds) -> dict[str, str]:
+    """What a reader must know. Raises ClusterError if a form is not there."""
     load_1_min = os.getloadavg()[0]
+    forms = {}
+    for name, is_compiled in rounds.forms.items():
+        with chosen_form(is_compiled) as form:
+            forms[name] = PLAIN if is_compiled is False else form
     return {
-        OURS: form,
+        **forms,
         KAFKA: f"{jars.version}, JVM options of its start scripts",
         "machine": f"{os.cpu_count()} processors, {psutil.virtual_memory().total / MIB / 1024:.0f} GiB, Linux {platform.release()}",
         "python": platform.python_version(),

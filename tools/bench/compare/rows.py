@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tools.bench.closed_loop.topic_load import Load
+from tools.bench.closed_loop.load import Load
 
 KIB, MIB = 1024, 1024**2
 BATCH_OVERHEAD = 72
@@ -46,6 +46,25 @@ class Row:
     goal_p99: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """Client libraries, and the versions of Produce and Fetch that they send to Kafka 3.9, as a broker's metrics count them."""
+
+    names: str
+    produce: int
+    fetch: int
+
+
+LIBRDKAFKA = Clients("librdkafka", 10, 16)
+"""2.12 and 2.16. franz-go 1.22 and the Java client from 3.9 on send the same bytes as v11 and v17."""
+OTHER_CLIENTS = (
+    Clients("KafkaJS, aiokafka", 7, 11),
+    Clients("kafka-go", 8, 10),
+    Clients("kafka-python, sarama", 9, 12),
+)
+"""KafkaJS 2.2, aiokafka 0.14, kafka-go 0.4, kafka-python 3.0, and sarama 1.61 with its default settings."""
+
+
 def _produce(
     key: str,
     acks: int,
@@ -54,28 +73,33 @@ def _produce(
     record_bytes: int,
     goal: float,
     goal_p99: float | None = None,
-    version: int | None = None,
+    clients: Clients = LIBRDKAFKA,
 ) -> Row:
-    """`version`: of the requests, if it is not the usual one; the key and the title name it."""
     replicas = 3 if acks == -1 else 1
     size = _size(record_bytes)
     start = "acks=all RF 3" if acks == -1 else "produce acks=1"
     load = Load(
         kind="produce", client="raw", connections=connections, in_flight=in_flight, record_bytes=record_bytes,
-        records_per_batch=1, acks=acks, replication_factor=replicas, partitions=1, fetch_bytes=0, api_version=version,
+        records_per_batch=1, acks=acks, replication_factor=replicas, partitions=1, fetch_bytes=0, api_version=clients.produce,
     )  # fmt: skip
     unit: Unit = "requests/s" if record_bytes < KIB else "MB/s"
-    title = f"{start}, {connections} x {in_flight}, {size}"
-    return Row(key + _suffix(version), title + _words(version), load, unit, goal, goal_p99)
+    shape = f"{connections} x {in_flight}, {size}"
+    if clients is LIBRDKAFKA:
+        return Row(key, f"{start}, {shape}", load, unit, goal, goal_p99)
+    return Row(
+        f"{key}-v{clients.produce}", f"{clients.names}: produce v{clients.produce}, {shape}", load, unit, goal, goal_p99
+    )
 
 
-def _fetch(key: str, answer_bytes: int, goal: float, version: int | None = None) -> Row:
+def _fetch(key: str, answer_bytes: int, goal: float, clients: Clients = LIBRDKAFKA) -> Row:
     load = Load(
         kind="consume", client="raw", connections=1, in_flight=1, record_bytes=answer_bytes - BATCH_OVERHEAD, records_per_batch=1,
-        acks=1, replication_factor=1, partitions=1, fetch_bytes=answer_bytes, api_version=version,
+        acks=1, replication_factor=1, partitions=1, fetch_bytes=answer_bytes, api_version=clients.fetch,
     )  # fmt: skip
-    title = f"fetch, 1 x 1, {_size(answer_bytes)} answers"
-    return Row(key + _suffix(version), title + _words(version), load, "MB/s", goal)
+    if clients is LIBRDKAFKA:
+        return Row(key, f"fetch, 1 x 1, {_size(answer_bytes)} answers", load, "MB/s", goal)
+    title = f"{clients.names}: fetch v{clients.fetch}, {_size(answer_bytes)}"
+    return Row(f"{key}-v{clients.fetch}", title, load, "MB/s", goal)
 
 
 def _librdkafka(kind: Literal["produce", "consume"], goal: float) -> Row:
@@ -87,14 +111,6 @@ def _librdkafka(kind: Literal["produce", "consume"], goal: float) -> Row:
     )  # fmt: skip
     title = "librdkafka, RF 3, 1 KB, produce acks=all" if kind == "produce" else "librdkafka, RF 3, 1 KB, consume"
     return Row(key, title, load, "MB/s", goal)
-
-
-def _suffix(version: int | None) -> str:
-    return "" if version is None else f"-v{version}"
-
-
-def _words(version: int | None) -> str:
-    return "" if version is None else f", v{version}"
 
 
 def _size(count: int) -> str:
@@ -113,18 +129,14 @@ ROWS = (
     _produce("all-20x1-100b", -1, 20, 1, 100, 2.5, 0.3),
     _fetch("fetch-64k", 64 * KIB, 2),
     _fetch("fetch-1m", MIB, 1.3),
-    _produce("produce-1x1-100b", 1, 1, 1, 100, 2, 0.2, version=7),
-    _produce("produce-20x1-100b", 1, 20, 1, 100, 2, 0.3, version=7),
-    _produce("produce-1x5-16k", 1, 1, 5, 16 * KIB, 5, version=7),
-    _produce("all-20x1-100b", -1, 20, 1, 100, 2.5, 0.3, version=7),
-    _fetch("fetch-64k", 64 * KIB, 2, version=4),
-    _fetch("fetch-64k", 64 * KIB, 2, version=11),
+    *(_produce("produce-20x1-100b", 1, 20, 1, 100, 2, 0.3, clients) for clients in OTHER_CLIENTS),
+    *(_fetch("fetch-64k", 64 * KIB, 2, clients) for clients in OTHER_CLIENTS),
     _librdkafka("produce", 2),
     _librdkafka("consume", 2.5),
     Row("perf-produce", "ProducerPerformance, RF 3, 200 B", PerfTool("produce", 200, 6, 3), "records/s", 4, 0.2),
     Row("perf-consume", "ConsumerPerformance, RF 3, 200 B", PerfTool("consume", 200, 6, 3), "MB/s", 4),
 )
-"""In the order in which they run and are printed."""
+"""In the order in which they run and are printed. Raw requests are librdkafka's unless the title names other clients."""
 
 
 def chosen(keys: Sequence[str]) -> list[Row]:

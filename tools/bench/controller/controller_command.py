@@ -23,8 +23,6 @@ from tools.cluster.zookeeper import EmbeddedZooKeeper
 from tools.failures import ExpectedError
 from tools.numbers import SIZES, IntRange
 
-ZOOKEEPER_HEAP = "-Xmx1500m"
-"""Enough for the two hundred thousand znodes of 100,000 partitions."""
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
 
@@ -70,7 +68,7 @@ def _measure(directory: Path, shapes: Sequence[ClusterShape], rounds: int) -> li
     zookeeper = EmbeddedZooKeeper(directory / "zookeeper")
     zookeeper.create(free_ports(1)[0])
     try:
-        zookeeper.start([ZOOKEEPER_HEAP])
+        zookeeper.start(partitions=max(shape.partitions for shape in shapes))
         zookeeper.wait_ready(READY_TIMEOUT_S)
         for number, shape in enumerate(shapes):
             connect = f"{zookeeper.connect}/size-{number}"

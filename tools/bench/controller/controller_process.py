@@ -24,7 +24,8 @@ from protocol.zk.session import ZooKeeperSession
 from tools.bench.controller.acknowledging_brokers import LISTENER
 
 GC_THRESHOLDS = (50_000, 5, 200)
-"""Those of a broker (`broker/main.py`)."""
+THREAD_SWITCH_S = 0.0005
+"""Both are those of a broker (`broker/main.py`)."""
 REQUEST_TIMEOUT_MS = 30_000
 SESSION_TIMEOUT_MS = 18_000
 CONNECT_TIMEOUT_S = 20.0
@@ -59,7 +60,7 @@ def say(kind: str, **fields: Any) -> None:
 
 def memory_mb() -> dict[str, float]:
     """Resident memory now and at its peak, in MB."""
-    lines = Path("/proc/self/status").read_text().splitlines()
+    lines = Path("/proc/self/status").read_text(errors="replace").splitlines()
     values = dict(line.split(":", 1) for line in lines)
     return {name: int(values[key].split()[0]) / 1024 for name, key in (("rss_mb", "VmRSS"), ("peak_mb", "VmHWM"))}
 
@@ -91,6 +92,7 @@ async def run(connect: str, broker_id: int, event_log: Path) -> None:
 
 
 def main() -> None:
+    sys.setswitchinterval(THREAD_SWITCH_S)
     gc.set_threshold(*GC_THRESHOLDS)
     uvloop.run(run(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])))
 

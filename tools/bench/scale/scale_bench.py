@@ -26,6 +26,7 @@ import psutil
 from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
+from tools.cluster import forks
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.log_parts import LogReader, events_of
 from tools.cluster.ownership import own_servers
@@ -241,6 +242,7 @@ class ScaleBench:
         with self._phase("stop of all") as phase:
             phase.seconds["done"] = self._timed(lambda: self._cluster.stop(TIMEOUT_S))
         yield phase
+        forks.end_owned()  # so that the start imports what a broker needs, as that of a user does
         with self._phase("start after a clean stop") as phase:
             phase.seconds["serving"] = self._timed(lambda: self._cluster.start(TIMEOUT_S))
             phase.seconds["ISRs full"] = phase.seconds["serving"] + self._timed(lambda: self._until(self._all_in_sync))
@@ -248,6 +250,7 @@ class ScaleBench:
         yield phase
         for broker in BROKERS:
             self._cluster.kill(broker)
+        forks.end_owned()
         with self._phase("start after SIGKILL of all") as phase:
             begin = time.monotonic()
             for broker in BROKERS:
