@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import forked_brokers
 from tools.cluster.ownership import own_servers
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ COROUTINE_LIMIT_S = 60.0
 # An example that takes long on a busy machine is no failure.
 settings.register_profile("ottla", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=50)
 settings.load_profile("ottla")
-own_servers(forked_brokers.popen)  # also when the tests are killed
+own_servers()  # also when the tests are killed
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell without job control lets its background processes ignore SIGINT. The commands that the tests interrupt would
     # inherit that.
@@ -160,11 +159,11 @@ def shared_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that need a real Kafka or Docker run in `make test-thorough`, not in `make test`."""
+    """Tests that need a real Kafka or Docker, or have the marker `release`, do not run in `make test`."""
     for item in items:
         if {"kafka_tools", "shared_kafka"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.kafka)
-        if any(item.get_closest_marker(name) for name in ("kafka", "compose")):
+        if any(item.get_closest_marker(name) for name in ("kafka", "compose", "release")):
             item.add_marker(pytest.mark.thorough)
 
 
@@ -214,14 +213,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def processes_below(directory: Path) -> dict[int, str]:
-    """Pid -> command line of the other processes that name a path below `directory`, and of brokers that run in one."""
+    """Pid -> command line of the other processes that name a path below `directory`, and of servers that run in one."""
     found = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
             arguments = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
-            if "broker" in arguments:
+            if {"broker", "./zoo.cfg"} & {*arguments}:
                 arguments.append(f"{os.readlink(entry / 'cwd')}/")
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue  # ended meanwhile, or another user's

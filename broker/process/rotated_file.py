@@ -69,8 +69,13 @@ class RotatedFile:
 
 
 def open_to_append(path: Path) -> int:
-    """A descriptor of the file. Creates the file if it does not exist. Raises OSError, for a symbolic link with ELOOP."""
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640)
+    """A descriptor of the file. Creates the file if it does not exist. Raises OSError, for a symbolic link with ELOOP.
+
+    A FIFO that nobody reads is an error (ENXIO), and not waited for.
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o640)
+    os.set_blocking(fd, True)
+    return fd
 
 
 def put_aside(path: Path, old_files: int) -> None:

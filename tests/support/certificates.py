@@ -30,6 +30,31 @@ class Certificates:
                       "-passout", f"pass:{KEY_PASSWORD}")  # fmt: skip
         self.client.write_text(encrypted.read_text() + (directory / "client.crt").read_text())
 
+    def expired(self) -> Path:
+        """A client's, with its key, which has just stopped to be valid."""
+        return self._signed("expired", "extendedKeyUsage=clientAuth", days="-1")
+
+    def strange(self) -> Path:
+        """A client's, with its key, which the client has signed itself."""
+        both = self._directory / "strange.pem"
+        both.write_text(self.stranger.with_suffix(".key").read_text() + self.stranger.read_text())
+        return both
+
+    def pkcs12(self, name: str, password: str) -> Path:
+        """A store with the key and the certificate `name`."""
+        store = self._directory / f"{name}.p12"
+        self._openssl("pkcs12", "-export", "-inkey", self._directory / f"{name}.key", "-in", self._directory / f"{name}.crt",
+                      "-out", store, "-passout", f"pass:{password}")  # fmt: skip
+        return store
+
+    def trusted_pkcs12(self, password: str) -> Path:
+        """A store with the authority's certificate alone."""
+        store = self._directory / "trusted.p12"
+        self._openssl(
+            "pkcs12", "-export", "-nokeys", "-in", self.authority, "-out", store, "-passout", f"pass:{password}"
+        )
+        return store
+
     def _openssl(self, *arguments: str | Path) -> None:
         done = subprocess.run(["openssl", *map(str, arguments)], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
@@ -40,7 +65,7 @@ class Certificates:
                       "-keyout", key, "-out", certificate)  # fmt: skip
         return certificate
 
-    def _signed(self, name: str, extension: str) -> Path:
+    def _signed(self, name: str, extension: str, days: str = DAYS) -> Path:
         """A file with the key and the certificate."""
         at = self._directory
         request, extensions, certificate = at / f"{name}.csr", at / f"{name}.ext", at / f"{name}.crt"
@@ -48,7 +73,7 @@ class Certificates:
         self._openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}",
                       "-keyout", at / f"{name}.key", "-out", request)  # fmt: skip
         self._openssl("x509", "-req", "-in", request, "-CA", self.authority, "-CAkey", at / "authority.key",
-                      "-CAcreateserial", "-days", DAYS, "-extfile", extensions, "-out", certificate)  # fmt: skip
+                      "-CAcreateserial", "-days", days, "-extfile", extensions, "-out", certificate)  # fmt: skip
         both = at / f"{name}.pem"
         both.write_text((at / f"{name}.key").read_text() + certificate.read_text())
         return both

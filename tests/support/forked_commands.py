@@ -6,20 +6,25 @@ belongs to its own process, as with `subprocess.run`.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import importlib
+import json
 import os
 import select
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import Path
 from struct import Struct
 
-from tests.support import fork_server
-
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+REQUEST_MAX = 1024**2
 IMPORTED = ("tools.admin.kafka_admin", "tools.groups.kafka_groups")
 """What commands import once they run."""
 NUMBER = Struct("=i")
@@ -28,7 +33,8 @@ NUMBER = Struct("=i")
 
 def run(arguments: Sequence[str], stdin: str | None, timeout_s: float) -> subprocess.CompletedProcess[str]:
     """`ottla` with these arguments, in the environment and the directory of this process."""
-    request = {"arguments": arguments, "environment": dict(os.environ), "directory": os.getcwd()}
+    request = json.dumps({"arguments": arguments, "environment": dict(os.environ), "directory": os.getcwd()}).encode()
+    assert len(request) < REQUEST_MAX
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         given.write((stdin or "").encode())
         given.seek(0)
@@ -36,7 +42,7 @@ def run(arguments: Sequence[str], stdin: str | None, timeout_s: float) -> subpro
         try:
             descriptors = [given.fileno(), out.fileno(), errors.fileno(), result_of_command]
             try:
-                fork_server.send(_server(), request, descriptors)
+                socket.send_fds(_server(), [request], descriptors)
             finally:
                 os.close(result_of_command)
             exit_code = _exit_code(result, arguments, timeout_s)
@@ -65,7 +71,21 @@ def _exit_code(result: int, arguments: Sequence[str], timeout_s: float) -> int:
 
 @cache
 def _server() -> socket.socket:
-    return fork_server.start("tests.support.forked_commands")
+    """The connection to the process that forks. It ends with this process."""
+    mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in (mine, theirs):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, REQUEST_MAX)
+    server = subprocess.Popen(
+        [sys.executable, "-c", f"from {__name__} import serve; serve({theirs.fileno()})()"],
+        cwd=REPOSITORY,
+        pass_fds=[theirs.fileno()],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
+    theirs.close()
+    atexit.register(server.wait)
+    atexit.register(mine.close)  # before: the last one is called first
+    return mine
 
 
 def serve(number: int) -> Callable[[], object]:
@@ -74,9 +94,22 @@ def serve(number: int) -> Callable[[], object]:
 
     for name in (*IMPORTED, *(one.module for one in SUBCOMMANDS.values())):
         importlib.import_module(name)
-    interrupts = signal.getsignal(signal.SIGINT)
-    request, (*standard, result), requests = fork_server.fork_for_each(number, 4)
+    interrupts = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.freeze()
+    requests = socket.socket(fileno=number)
+    while True:
+        data, given, _, _ = socket.recv_fds(requests, REQUEST_MAX, 4)
+        if not data:
+            sys.exit()
+        if os.fork() == 0:
+            break
+        for one in given:
+            os.close(one)
+        with contextlib.suppress(ChildProcessError):  # all have ended
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
     requests.close()
+    *standard, result = given
     command = os.fork()
     if command:
         os.write(result, NUMBER.pack(command))
@@ -89,5 +122,9 @@ def serve(number: int) -> Callable[[], object]:
     for target, one in enumerate(standard):
         os.dup2(one, target)
         os.close(one)
-    fork_server.take_on(request["environment"], request["directory"], request["arguments"])
+    request = json.loads(data)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["directory"])
+    sys.argv[1:] = request["arguments"]
     return main

@@ -13,6 +13,8 @@ from kio.serial.errors import SerialError
 
 from protocol.kafka import messages
 
+_EPOCH = datetime.datetime.fromtimestamp(0, tz=datetime.UTC)
+
 
 class Refused(Exception):
     """kio cannot read the bytes."""
@@ -46,7 +48,9 @@ def as_body(value: Any) -> Any:
         return {field.name: as_body(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, tuple):
         return [as_body(element) for element in value]
-    if isinstance(value, datetime.timedelta | datetime.datetime):
+    if isinstance(value, datetime.datetime):  # kio makes it of a float: in the year 5716 it is a microsecond too low
+        return round((value - _EPOCH) / datetime.timedelta(milliseconds=1))
+    if isinstance(value, datetime.timedelta):
         return messages.milliseconds(value)
     return bytes(value) if isinstance(value, bytes | bytearray | memoryview) else value
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from protocol.zk.session import (
+    REPETITIONS_MAX,
     BadVersion,
     ConnectionLoss,
     CreateOp,
@@ -45,6 +47,8 @@ from tools.sim.world.zookeeper_tree import (
     ZooKeeperTree,
     parent_of,
 )
+
+Result = TypeVar("Result")
 
 ERRORS: dict[int, type[ZkError]] = {
     NO_NODE: NoNode,
@@ -138,6 +142,14 @@ class MemorySession:
 
     async def until_connected(self, timeout_s: float) -> None:
         """A session in memory has no connection that breaks."""
+
+    async def repeated(self, step: Callable[[], Awaitable[Result]], timeout_s: float) -> Result:
+        for _ in range(REPETITIONS_MAX if timeout_s > 0 else 0):
+            try:
+                return await step()
+            except ConnectionLoss:
+                continue
+        return await step()
 
     def add_listener(self, callback: Callable[[SessionState], None]) -> None:
         self._listeners.append(callback)

@@ -94,7 +94,7 @@ class Broker:
         self.time.turn()
 
 
-def fetch_frame(version: int, offset: int) -> bytes:
+def fetch_frame(version: int, offset: int, isolation_level: int = 0) -> bytes:
     """A Fetch request of a consumer without a session, with its length."""
     wanted = FetchRequestPartition(0, 0, offset, -1, -1, 64 * 1024)
     body = FetchRequest(
@@ -103,7 +103,7 @@ def fetch_frame(version: int, offset: int) -> bytes:
         max_wait_ms=500,
         min_bytes=1,
         max_bytes=8 * 1024 * 1024,
-        isolation_level=0,
+        isolation_level=isolation_level,
         session_id=0,
         session_epoch=-1,
         topics=[(TOPIC_ID if version >= 13 else TOPIC, [wanted])],

@@ -1,62 +1,92 @@
-"""An archive of ZooKeeper's classes: a JVM that maps it starts in half of the time (Java's class data sharing).
+"""Archives of the classes of Java programs: a JVM that maps one starts in half of the time (Java's class data sharing).
 
     python -m tools.cluster.class_archive
 
-makes it once for a Java and its jars, in the user's cache; `make setup` does. Without it, ZooKeeper starts all the same.
+makes that of ZooKeeper, once for a Java and its jars, in the user's cache; `make setup` does. Without it, ZooKeeper starts all the same.
+`tools/replay/run/spark_archive.py` makes that of Spark.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import signal
 import subprocess
 import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from tools.user_cache import user_cache
 
 SILENCE = ("-Xlog:cds=off", "-Xlog:class+path=off")
 """The JVM ignores an archive that does not fit, and says nothing. One that was cut off would crash it: its name has its size."""
+TRAINING = "3"
+"""Another number where the program does something else while its classes are noted: an older archive is not used then."""
 START_TIMEOUT_S = 60
+SESSION_TIMEOUT_MS = 10_000
 DUMP_TIMEOUT_S = 120
 
 
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """That of one program, for one Java and its jars."""
+
+    directory: Path
+    program: str
+    java: str
+    class_path: str
+
+    def options(self) -> tuple[str, ...]:
+        """For a JVM: those that use the archive, if there is one."""
+        try:
+            archive = self.find()
+        except OSError:
+            return ()
+        return () if archive is None else (f"-XX:SharedArchiveFile={archive}", *SILENCE)
+
+    def find(self) -> Path | None:
+        """The archive, if it has the size that it had when it was made. Raises OSError."""
+        name = self._name()
+        found = sorted(self.directory.glob(f"{name}-*.jsa"))
+        return next((path for path in found if path.stem == f"{name}-{path.stat().st_size}"), None)
+
+    def keep(self, unfinished: Path) -> Path:
+        """Gives a new archive its place and its name. Raises OSError."""
+        # The place may be on another disk: only a whole archive gets the name.
+        self.directory.mkdir(parents=True, exist_ok=True)
+        name, data = self._name(), unfinished.read_bytes()
+        archive, beside = self.directory / f"{name}-{len(data)}.jsa", self.directory / f"{name}.{os.getpid()}"
+        beside.write_bytes(data)
+        os.replace(beside, archive)
+        return archive
+
+    def _name(self) -> str:
+        """It stands for the Java and the jars. Raises OSError."""
+        home = Path(self.java).resolve().parent.parent
+        known = [str(home), TRAINING]
+        for file in (home / "lib" / "modules", *map(Path, self.class_path.split(os.pathsep))):
+            found = file.stat()
+            known.append(f"{file} {found.st_size} {found.st_mtime_ns}")
+        digest = hashlib.sha256("\n".join(known).encode()).hexdigest()
+        return f"{self.program}-{digest[:16]}"
+
+
 def options(java: str, class_path: str) -> tuple[str, ...]:
-    """For a JVM with this class path: those that use the archive, if there is one."""
-    try:
-        archive = _whole(user_cache(), _name(java, class_path))
-    except OSError:
-        return ()
-    return () if archive is None else (f"-XX:SharedArchiveFile={archive}", *SILENCE)
-
-
-def _whole(directory: Path, name: str) -> Path | None:
-    """The archive of that name, if it has the size that it had when it was made. Raises OSError."""
-    found = sorted(directory.glob(f"{name}-*.jsa"))
-    return next((path for path in found if path.stem == f"{name}-{path.stat().st_size}"), None)
-
-
-def _name(java: str, class_path: str) -> str:
-    """It stands for the Java and the jars. Raises OSError."""
-    home = Path(java).resolve().parent.parent
-    known = [str(home)]
-    for file in (home / "lib" / "modules", *map(Path, class_path.split(os.pathsep))):
-        found = file.stat()
-        known.append(f"{file} {found.st_size} {found.st_mtime_ns}")
-    digest = hashlib.sha256("\n".join(known).encode()).hexdigest()
-    return f"zookeeper-{digest[:16]}"
+    """For ZooKeeper's JVM: those that use its archive, if there is one."""
+    return Archive(user_cache(), "zookeeper", java, class_path).options()
 
 
 def make() -> str:
-    """Makes the archive if it is not there: notes the classes of a ZooKeeper that runs for a moment. Returns what came of it, in words."""
+    """Makes ZooKeeper's archive if it is not there: notes the classes of one that runs for a moment. Returns what came of it, in words."""
     from tools.cluster.java import find_java
     from tools.cluster.ports import free_ports
     from tools.cluster.zookeeper import JVM_OPTIONS, EmbeddedZooKeeper, class_path
 
     java, jars = find_java(), class_path()
-    cache, name = user_cache(), _name(java, jars)
-    found = _whole(cache, name)
+    archive = Archive(user_cache(), "zookeeper", java, jars)
+    found = archive.find()
     if found is not None:
         return f"it is there already: {found}"
     with tempfile.TemporaryDirectory(prefix="ottla-classes-") as scratch:
@@ -66,6 +96,7 @@ def make() -> str:
         zookeeper.start([f"-XX:DumpLoadedClassList={classes}"])
         try:
             zookeeper.wait_ready(START_TIMEOUT_S)
+            asyncio.run(_use(zookeeper.connect))
             zookeeper.process.send(signal.SIGTERM)  # the list is complete when it has ended
             zookeeper.process.wait_gone(START_TIMEOUT_S)
         finally:
@@ -80,23 +111,40 @@ def make() -> str:
         )
         if done.returncode or not unfinished.exists():
             return f"{java} cannot make one: {(done.stdout + done.stderr).strip()[-300:]}"
-        # The cache may be on another disk: only a whole archive gets the name.
-        data = unfinished.read_bytes()
-        archive, beside = cache / f"{name}-{len(data)}.jsa", cache / f"{name}.{os.getpid()}"
-        beside.write_bytes(data)
-        os.replace(beside, archive)
-    return f"made {archive}"
+        return f"made {archive.keep(unfinished)}"
 
 
-def main() -> None:
+async def _use(address: str) -> None:
+    """Sends what brokers send in their first moments, so that the classes that answer it are in the archive."""
+    from protocol.zk.operations import CheckOp, CreateOp, DeleteOp, SetOp
+    from protocol.zk.session import ZooKeeperSession
+
+    session = ZooKeeperSession(address, session_timeout_ms=SESSION_TIMEOUT_MS)
+    await session.start(START_TIMEOUT_S)
+    try:
+        await session.get_versions(["/brokers/ids", "/cluster"])
+        await session.ensure_path("/brokers/ids")
+        await session.create("/brokers/ids/1", b"{}", ephemeral=True)
+        for look in (session.get, session.exists, session.children):
+            await look("/brokers/ids", lambda _event: None)
+        await session.create("/brokers/ids/change_", b"", sequence=True)
+        await session.set("/brokers/ids", b"{}", 0)
+        await session.multi([CheckOp("/brokers", 0), CreateOp("/other"), SetOp("/other", b"{}"), DeleteOp("/other")])
+        await session.heartbeat()
+    finally:
+        await session.close()
+
+
+def say(program: str, make: Callable[[], str], later: str) -> None:
+    """Makes an archive and prints what came of it."""
     from tools.failures import ExpectedError
     from tools.terminal import echo
 
     try:
-        echo(f"ZooKeeper's class archive: {make()}")
+        echo(f"{program}'s class archive: {make()}")
     except (ExpectedError, OSError, subprocess.TimeoutExpired) as problem:
-        echo(f"ZooKeeper's class archive could not be made, so a cluster starts half a second later: {problem}")
+        echo(f"{program}'s class archive could not be made, so {later}: {problem}")
 
 
 if __name__ == "__main__":
-    main()
+    say("ZooKeeper", make, "a cluster starts half a second later")

@@ -130,6 +130,8 @@ def health_lines(health: Health) -> list[str]:
         (f"Leaderless partitions ({len(health.leaderless)}):", _listed(health.leaderless)),
         (f"Under-replicated partitions ({len(health.under_replicated)}):", _listed(health.under_replicated)),
     ]
+    if health.unreachable is not None:
+        rows = rows[:2]  # nothing else is known
     if health.unreadable_nodes:
         rows.append((f"Unreadable nodes ({len(health.unreadable_nodes)}):", _listed(health.unreadable_nodes)))
     if health.topics_without_id:

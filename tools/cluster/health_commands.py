@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Mapping
@@ -77,8 +78,12 @@ def look(where: Where, zookeeper: str | None = None) -> Health:
     try:
         admin = connect(where)
         directory = where.run_directory()
-        zookeeper = zookeeper or (None if directory is None else run_directory_zookeeper(directory))
-        znodes = None if zookeeper is None else find(zookeeper)
+        znodes = None
+        if zookeeper is not None:
+            znodes = find(zookeeper)
+        elif directory is not None and (of_cluster := run_directory_zookeeper(directory)) is not None:
+            with contextlib.suppress(AdminError):  # the brokers may be well without it, until one of them fails
+                znodes = find(of_cluster)
         cluster = admin.cluster()
         why = causes(cluster.partitions(), cluster.live_brokers, admin)
         under_way = reassignments(admin) or {}

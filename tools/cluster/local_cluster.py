@@ -17,17 +17,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from protocol.numbers import is_plain_number
-from tools.cluster import ownership
+from tools.admin.bootstrap import resolves
 from tools.cluster.fault_log import FaultLog, now_ms
+from tools.cluster.forks import CannotFork, forks
 from tools.cluster.java import JavaNotFound, find_java
 from tools.cluster.links.control import LinksControl, NoLinks
 from tools.cluster.links.wiring import MARKER, BadWiring, BrokerPorts
 from tools.cluster.ports import LOCAL_HOST, NoFreePorts, accepts_connections, free_ports, is_free
-from tools.cluster.processes import ClusterError, ServerProcess, start_together, stop_all
+from tools.cluster.processes import ClusterError, ServerProcess, stop_all
 from tools.cluster.readiness import broker_view, not_ready
 from tools.cluster.run_directory import (
     DEFAULT_DIRECTORY,
     LOCAL_CLIENTS,
+    UNNAMEABLE,
     BrokerDirectory,
     ClientListener,
     RunDirectory,
@@ -35,6 +37,7 @@ from tools.cluster.run_directory import (
     parse_address,
 )
 from tools.cluster.zookeeper import ZooKeeperError, class_path
+from tools.wire.security import Security
 
 __all__ = ["DEFAULT_DIRECTORY", "ClusterError", "LocalCluster", "NotServing"]
 
@@ -43,6 +46,8 @@ STOP_TIMEOUT_S = 30.0
 """Above the broker's own limit, `broker.stop.timeout.ms`."""
 READY_POLL_S = 0.01
 LINKS_TIMEOUT_S = 15.0
+FULL_DISK_BYTES = 1024 * 1024
+"""With less space than this, a server may end without a word in its log."""
 SESSION_TIMEOUT, KAFKA_SESSION_TIMEOUT_MS = "zookeeper.session.timeout.ms", 18_000
 ANSWER_TIMEOUT_S = 2.0
 ZOOKEEPER_CONNECT_TIMEOUT_S = 5.0
@@ -59,11 +64,10 @@ START_ERROR = "ottla broker: "
 UNKNOWN_SETTING = re.compile(r"unknown setting '.*")
 """The end of a broker's warning; the start, which says where the setting is, differs between brokers."""
 SOURCE_ROOT = Path(__file__).resolve().parents[2]
-BROKER = (sys.executable, "-m", "broker")
 
 
 class NotServing(ClusterError):
-    """A process ended without a START_ERROR line, or did not become ready in time: its log may say why."""
+    """A process ended without a START_ERROR line, or did not become ready in time: its log may say why, unless the disk is full."""
 
 
 class LocalCluster:
@@ -127,10 +131,7 @@ class LocalCluster:
 
     def log_directories(self, broker_id: int) -> list[Path]:
         """The broker's `log.dirs`."""
-        broker = self._broker(broker_id)
-        return [
-            broker.path / entry.strip() for entry in broker.properties().get("log.dirs", "").split(",") if entry.strip()
-        ]
+        return self._broker(broker_id).log_directories()
 
     def session_timeout_ms(self) -> int:
         """`zookeeper.session.timeout.ms` of the first broker."""
@@ -165,15 +166,23 @@ class LocalCluster:
     def controller_id(self) -> int:
         """The controller according to the first broker that answers; -1 if none does."""
         for broker in self._existing():
-            view = broker_view(broker.address(), ANSWER_TIMEOUT_S) if self._may_answer(broker.id) else None
+            view = (
+                broker_view(broker.address(), ANSWER_TIMEOUT_S, broker.security())
+                if self._may_answer(broker.id)
+                else None
+            )
             if view is not None and view.controller_id >= 0:
                 return view.controller_id
         return -1
 
+    def _security(self) -> Security:
+        """How the brokers' listeners for clients are reached."""
+        return self._existing()[0].security()
+
     def problems(self) -> dict[int, str]:
         """Broker id -> why it does not serve, for those that do not."""
         running = {broker.id: broker.address() for broker in self._existing() if self._may_answer(broker.id)}
-        reasons = not_ready(running, running, ANSWER_TIMEOUT_S)
+        reasons = not_ready(running, running, ANSWER_TIMEOUT_S, self._security())
         for broker_id in self.broker_ids:
             if broker_id not in running:
                 reasons[broker_id] = "paused" if self.is_paused(broker_id) else "stopped"
@@ -201,6 +210,11 @@ class LocalCluster:
             raise ClusterError(
                 f"{self.directory} already has a cluster: start it unchanged, or remove it with `ottla cluster destroy`"
             )
+        if (unnameable := UNNAMEABLE.search(str(self.directory))) is not None:
+            raise ClusterError(
+                f"{self.directory} cannot be a run directory, because log.dirs cannot name a path with {unnameable.group()!r}: "
+                "choose another --dir"
+            )
         if brokers < 1:
             raise ClusterError(f"a cluster has at least one broker, not {brokers}")
         for key in NOT_FOR_ALL_BROKERS:
@@ -208,9 +222,16 @@ class LocalCluster:
                 raise ClusterError(
                     f"{key} cannot be the same for all brokers: change it in broker-<id>/server.properties"
                 )
+        if "zookeeper.connect" in (overrides or {}):
+            raise ClusterError("zookeeper.connect cannot be overridden: name the ZooKeeper with --zookeeper HOST:PORT")
         if zookeeper is None:
             _require_embedded_zookeeper()
         settings = {**local_profile(brokers), **(overrides or {})}
+        for text in (zookeeper or "", clients.host, clients.advertised, *settings, *settings.values()):
+            if not text.isprintable():
+                raise ClusterError(
+                    f"{text!r} cannot stand in server.properties, which has one line of UTF-8 for each setting"
+                )
         with self._files.locked():
             try:
                 self._make_files(brokers, zookeeper, settings, links, clients)
@@ -284,7 +305,7 @@ class LocalCluster:
                 self._start_zookeeper()
                 self.start_links()
                 self._files.faults.write("cluster_started", brokers=[broker.id for broker in brokers])
-                self._spawn_all(brokers)
+                self._start_brokers(brokers)
                 self.wait_ready(timeout)
             except BaseException:
                 for process in self.running():
@@ -319,7 +340,7 @@ class LocalCluster:
         expected = frozenset(waiting)
         while waiting:
             self._refuse_the_dead(expected)
-            reasons = not_ready(waiting, expected, ANSWER_TIMEOUT_S)
+            reasons = not_ready(waiting, expected, ANSWER_TIMEOUT_S, self._security())
             waiting = {broker_id: address for broker_id, address in waiting.items() if broker_id in reasons}
             if waiting and time.monotonic() > deadline:
                 broker_id, reason = next(iter(reasons.items()))
@@ -354,7 +375,7 @@ class LocalCluster:
             raise ClusterError(f"broker {broker_id} is already running (pid {pid})")
         self._refuse_taken_ports([broker])
         self._files.faults.write("broker_started", broker=broker_id)
-        self._spawn(broker)
+        self._start_brokers([broker])
 
     def stop_broker(self, broker_id: int, timeout: float = STOP_TIMEOUT_S) -> None:
         """Sends SIGTERM, so that leaderships move away first; SIGKILL after `timeout` seconds."""
@@ -417,20 +438,15 @@ class LocalCluster:
     def _may_answer(self, broker_id: int) -> bool:
         return self.pid(broker_id) is not None and not self.is_paused(broker_id)
 
-    def _spawn(self, broker: BrokerDirectory) -> None:
-        process = self._process(broker.id)
-        files = ["--config", str(broker.config_file), "--log-file", str(process.log_file)]
-        process.start([*BROKER, *files], _broker_environment())
-
-    def _spawn_all(self, brokers: Sequence[BrokerDirectory]) -> None:
-        """Together, unless this process owns them: it would not be the parent of forks, with which they end."""
-        if ownership.is_owner():
-            for broker in brokers:
-                self._spawn(broker)
-            return
+    def _start_brokers(self, brokers: Sequence[BrokerDirectory]) -> None:
+        environment = _broker_environment()
         processes = [self._process(broker.id) for broker in brokers]
-        files = ["--config", brokers[0].config_file.name, "--log-file", processes[0].log_file.name]
-        start_together(processes, [*BROKER, "--together", *files], _broker_environment())
+        try:
+            with forks(brokers[0].config_file.name, processes[0].log_file.name, environment) as forking:
+                for process in processes:
+                    process.fork(forking, environment)
+        except CannotFork as problem:
+            raise ClusterError(f"no broker started: {problem}") from None
 
     def start_links(self) -> None:
         """Starts the process of the links, if the cluster has links and it does not run; returns when it serves. Raises ClusterError."""
@@ -460,14 +476,20 @@ class LocalCluster:
         """Starts the embedded ZooKeeper without waiting for it; another ZooKeeper must already answer."""
         try:
             if self.zookeeper is not None:
-                self._files.zookeeper.start()
+                self._files.zookeeper.start(partitions=self._files.partitions())
                 return
         except (ZooKeeperError, JavaNotFound) as error:
             raise ClusterError(str(error)) from None
         addresses = self.zookeeper_connect.partition("/")[0]
         hosts = [parse_address(text.strip(), Path("zookeeper.connect")) for text in addresses.split(",")]
         if not any(accepts_connections(host, port, ZOOKEEPER_CONNECT_TIMEOUT_S) for host, port in hosts):
-            raise ClusterError(f"no ZooKeeper answers at {addresses}: is it running, and is the address right?")
+            unknown = next((host for host, _ in hosts if not resolves(host)), None)
+            why = (
+                "is it running, and is the address right?"
+                if unknown is None
+                else f"the host name {unknown} does not resolve"
+            )
+            raise ClusterError(f"no ZooKeeper answers at {addresses}: {why}")
 
     def _refuse_if_in_use(self, brokers: Sequence[BrokerDirectory]) -> None:
         running = self.running()
@@ -507,6 +529,8 @@ class LocalCluster:
             expected.insert(0, self.zookeeper)  # named first: brokers end because ZooKeeper ended, not the reverse
         for process in expected:
             if process.pid() is None:
+                if shutil.disk_usage(process.directory).free < FULL_DISK_BYTES:
+                    raise NotServing(f"{process.name} did not start: the disk of {process.directory} is full")
                 words = process.last_words()
                 if words.startswith(START_ERROR):
                     raise ClusterError(f"{process.name} did not start: {words.removeprefix(START_ERROR)}")
@@ -527,7 +551,11 @@ def _python_path() -> str:
 
 
 def _taken(name: str, port: int, config_file: Path) -> str:
-    return f"port {port} of {name} is in use by another program: stop that program, or change the port in {config_file}"
+    # The files of a new cluster are gone after this error.
+    return (
+        f"port {port} of {name} is in use by another program: stop that program, or choose another --port for a new cluster, "
+        f"or change the port of an existing one in {config_file}"
+    )
 
 
 def _require_embedded_zookeeper() -> None:

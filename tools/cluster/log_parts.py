@@ -12,12 +12,12 @@ from typing import Any
 
 
 def parts_of(path: Path) -> list[Path]:
-    """The files with everything that was written to `path` and is kept, the oldest first."""
+    """The files with everything that was written to `path` and is kept, the oldest first. Leaves out what is no file, such as a FIFO."""
     pattern = re.compile(re.escape(path.name) + r"\.([1-9][0-9]{0,3})")
     old = []
     with contextlib.suppress(OSError):
         old = [(int(match[1]), entry) for entry in path.parent.iterdir() if (match := pattern.fullmatch(entry.name))]
-    return [entry for _, entry in sorted(old, reverse=True)] + ([path] if path.exists() else [])
+    return [entry for entry in (*(entry for _, entry in sorted(old, reverse=True)), path) if entry.is_file()]
 
 
 def events_of(path: Path) -> Iterator[dict[str, Any]]:

@@ -26,17 +26,11 @@ Popen = subprocess.Popen[bytes]
 
 class _Role:
     is_owner = False
-    popen: Callable[..., Popen] = subprocess.Popen
 
 
-def own_servers(popen: Callable[..., Popen] | None = None) -> None:
-    """Makes servers that this process starts from now on die with it. Has no effect outside Linux.
-
-    `popen` starts them. The tests have one that spares each broker its imports.
-    """
+def own_servers() -> None:
+    """Makes servers that this process starts from now on die with it. Has no effect outside Linux."""
     _Role.is_owner = sys.platform == "linux"
-    if popen is not None:
-        _Role.popen = popen
 
 
 def is_owner() -> bool:
@@ -47,7 +41,9 @@ def start(command: Sequence[str], **options: Any) -> Popen:
     """Starts a server: `options` are those of `subprocess.Popen` but for `preexec_fn`."""
     if not _Role.is_owner:
         return subprocess.Popen(command, **options)
-    return _Starter.of(os.getpid()).start(lambda before_exec: _Role.popen(command, preexec_fn=before_exec, **options))
+    return _Starter.of(os.getpid()).start(
+        lambda before_exec: subprocess.Popen(command, preexec_fn=before_exec, **options)
+    )
 
 
 class _Starter:

@@ -97,7 +97,7 @@ def accepts_connections(host: str, port: int, timeout_s: float) -> bool:
     try:
         with socket.create_connection((host, port), timeout_s) as connection:
             return bool(connection.getsockname() != connection.getpeername())
-    except OSError:
+    except (OSError, UnicodeError, OverflowError):
         return False
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import time
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from protocol.numbers import is_plain_number
 from tools.cluster import ownership
+from tools.cluster.forks import CannotFork, Forks
 from tools.cluster.log_parts import LogReader, parts_of
 from tools.cluster.process_handle import ProcessHandle
 from tools.failures import ExpectedError
@@ -26,8 +28,6 @@ from tools.private_files import open_log, server_umask, write_anew
 
 POLL_S = 0.02
 KILL_TIMEOUT_S = 10.0
-FORK_TIMEOUT_S = 60.0
-"""For the imports of a broker, and a fork for each."""
 KILL_AGAIN_S = 1.0
 PROC = Path("/proc")
 PID_MAX = 2**22
@@ -35,6 +35,8 @@ PAUSE_TIMEOUT_S = 5.0
 """A process is paused in its next turn on a processor, or after a read from a disk that does not answer."""
 PAUSE_POLL_S = 0.001
 PAUSED = ("T", "t")
+SAYS_NOTHING = re.compile(r"\s*|\s+at .*|\s+\.\.\. \d+ more|.* exiting abnormally.*|.* Exiting JVM with code.*")
+"""Empty lines, and what ZooKeeper's log has behind the reason why it ends."""
 OVER = ("Z", "X", "?")
 """States of a process that has ended: as in ps, and `?` if it is gone."""
 
@@ -71,7 +73,7 @@ class ServerProcess:
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
         """Starts it in its own session, so that a Ctrl-C here does not reach it; appends its output to `server.log`."""
         self._since_start.skip()
-        with open(open_log(self.log_file), "ab") as log:
+        with open(self.open_log(), "ab") as log:
             self._child = ownership.start(
                 list(command),
                 stdin=subprocess.DEVNULL,
@@ -84,6 +86,24 @@ class ServerProcess:
             )
         self._note(self._child.pid)
         return self._child.pid
+
+    def open_log(self) -> int:
+        """A descriptor of `server.log`, which is created if it does not exist. Raises ClusterError."""
+        try:
+            return open_log(self.log_file)
+        except OSError as error:
+            raise ClusterError(
+                f"{self.name} cannot write its log {self.log_file} ({error.strerror}): move it away, or mend its permissions"
+            ) from None
+
+    def fork(self, forks: Forks, environment: Mapping[str, str]) -> None:
+        """Starts a broker as a fork. Raises ClusterError."""
+        self._since_start.skip()
+        os.close(self.open_log())
+        try:
+            self._note(forks.fork(self.directory, environment))
+        except CannotFork as problem:
+            raise ClusterError(f"{self.name} did not start: {problem}") from None
 
     def _note(self, pid: int) -> None:
         write_anew(self.pid_file, f"{pid}\n")
@@ -141,7 +161,7 @@ class ServerProcess:
                 return False
             time.sleep(POLL_S)
         self._seen = None
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             self.pid_file.unlink()
         return True
 
@@ -158,7 +178,7 @@ class ServerProcess:
             self.send(signal.SIGKILL)
 
     def last_words(self) -> str:
-        """The last non-empty line of its log."""
+        """The last line of its log that says something."""
         for part in reversed(parts_of(self.log_file)):
             try:
                 with part.open("rb") as log:
@@ -166,7 +186,7 @@ class ServerProcess:
                     lines = log.read().decode(errors="replace").splitlines()
             except OSError:
                 continue
-            said = next((line.strip() for line in reversed(lines) if line.strip()), "")
+            said = next((line.strip() for line in reversed(lines) if not SAYS_NOTHING.fullmatch(line)), "")
             if said:
                 return said
         return ""
@@ -181,33 +201,6 @@ class ServerProcess:
             argument.endswith(self.config_file.name) and _resolved(pid, argument) == self.config_file.resolve()
             for argument in arguments
         )
-
-
-def start_together(processes: Sequence[ServerProcess], command: Sequence[str], environment: Mapping[str, str]) -> None:
-    """One process forks all of these, each in its directory, as `broker/process/together.py` describes. Raises ClusterError."""
-    for process in processes:
-        process._since_start.skip()
-        os.close(open_log(process.log_file))
-    try:
-        forked = subprocess.run(
-            command,
-            input=b"\0".join(os.fsencode(process.directory) for process in processes),
-            capture_output=True,
-            cwd=processes[0].directory,
-            env=dict(environment),
-            start_new_session=True,
-            umask=server_umask(),
-            timeout=FORK_TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise ClusterError(f"{processes[0].name} did not start within {FORK_TIMEOUT_S:g} s") from None
-    pids = forked.stdout.split()
-    if len(pids) < len(processes):
-        words = forked.stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"]
-        raise ClusterError(f"{processes[len(pids)].name} did not start: {words[-1]}")
-    for process, pid in zip(processes, pids, strict=True):
-        process._note(int(pid))
 
 
 def stop_all(processes: Sequence[ServerProcess], timeout_s: float) -> list[ServerProcess]:
@@ -252,6 +245,6 @@ def _resolved(pid: int, argument: str) -> Path | None:
 def _state(pid: int) -> str:
     """One letter, as in ps; `?` if the process has ended."""
     try:
-        return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
+        return (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     except OSError:
         return "?"

@@ -20,20 +20,25 @@ from pathlib import Path
 
 from protocol.numbers import is_plain_number
 from tools.addresses import is_loopback
-from tools.admin.bootstrap import DEFAULT_RUN_DIRECTORY, client_endpoints, parse_properties
+from tools.admin.bootstrap import DEFAULT_RUN_DIRECTORY, NoBootstrapServer, client_endpoints, read_properties
+from tools.cluster.broker_security import security_of
 from tools.cluster.fault_log import FAULT_LOG_NAME, FaultLog
 from tools.cluster.links.wiring import MARKER, BadWiring, BrokerPorts, LinksDirectory
 from tools.cluster.ports import LOCAL_HOST
 from tools.cluster.processes import ClusterError, ServerProcess
 from tools.cluster.zookeeper import EmbeddedZooKeeper
 from tools.private_files import write_anew
+from tools.wire.security import Security
 
 DEFAULT_DIRECTORY = DEFAULT_RUN_DIRECTORY
 BROKER_DIRECTORY = re.compile(r"broker-([0-9]{1,10})")
+PARTITION_DIRECTORY = re.compile(r".+-[0-9]+")
 BROKER_MARKER = "broker"
 FAULT_FILES = ("unhealed.json", "unhealed.json.lock", FAULT_LOG_NAME)
 """What `ottla fault` writes down until it is healed (`tools/faults/record.py`), and the log of all that was done."""
 REPLICATION_FACTOR_MAX = 3
+UNNAMEABLE = re.compile(r"[,\\\x00-\x1f\x85\u2028\u2029\ud800-\udfff]")
+"""What `log.dirs` in `server.properties` cannot name: it is one line of UTF-8, with commas between paths, and backslashes as escapes."""
 
 HEADER = """\
 # Broker {broker_id}, created by `ottla cluster start`. Changes are kept and take effect when the broker restarts.
@@ -65,7 +70,7 @@ def run_directory_zookeeper(run_directory: Path = DEFAULT_RUN_DIRECTORY) -> str 
         with contextlib.suppress(BadWiring):
             return links.zookeeper_connect
     for path in sorted(run_directory.glob("broker-*/server.properties")):
-        return parse_properties(path.read_text()).get("zookeeper.connect")
+        return read_properties(path).get("zookeeper.connect")
     return None
 
 
@@ -137,13 +142,22 @@ class BrokerDirectory:
     def properties(self) -> dict[str, str]:
         """The settings currently in the file. Raises ClusterError."""
         try:
-            return parse_properties(self.config_file.read_text())
-        except OSError as error:
-            raise ClusterError(f"{self.config_file} cannot be read: {error.strerror}") from None
+            return read_properties(self.config_file)
+        except NoBootstrapServer as problem:
+            raise ClusterError(str(problem)) from None
+
+    def log_directories(self) -> list[Path]:
+        """`log.dirs`. Raises ClusterError."""
+        entries = self.properties().get("log.dirs", "").split(",")
+        return [self.path / entry.strip() for entry in entries if entry.strip()]
 
     def address(self) -> tuple[str, int]:
         """The address for clients. Raises ClusterError."""
         return parse_address(self.client_endpoint(), self.config_file)
+
+    def security(self) -> Security:
+        """How the address for clients is reached. Raises ClusterError."""
+        return security_of(self.properties(), self.path)
 
     def client_endpoint(self) -> str:
         """`host:port` as advertised to clients. Raises ClusterError."""
@@ -226,6 +240,18 @@ class RunDirectory:
 
     def broker_directory(self, broker_id: int) -> BrokerDirectory:
         return BrokerDirectory(broker_id, self.path / f"broker-{broker_id}")
+
+    def partitions(self) -> int:
+        """The number of partitions that have a replica in a log directory that can be read."""
+        names: set[str] = set()
+        for broker in self.brokers():
+            directories: list[Path] = []
+            with contextlib.suppress(ClusterError):  # the broker's own start reports it
+                directories = broker.log_directories()
+            for directory in directories:
+                with contextlib.suppress(OSError):  # the broker's first start makes it
+                    names.update(filter(PARTITION_DIRECTORY.fullmatch, os.listdir(directory)))
+        return len(names)
 
     def remove(self) -> None:
         """Removes brokers, ZooKeeper with their data, and links, and the directory unless it contains something else."""

@@ -9,21 +9,17 @@ from protocol.types import TopicPartition
 from protocol.zk.znodes import PartitionStateZNode
 from tools.cluster.health import ZnodeProblems
 from tools.cluster.zookeeper_view import ZooKeeperReader, ZooKeeperView
-from tools.failures import AdminError
 
 CONNECT_TIMEOUT_S = 1.0
 PAUSE_S = 0.5
 """Seconds between two reads. Only what both find is reported: a new topic has neither id nor states for a moment."""
 
 
-def find(zookeeper: str) -> ZnodeProblems | None:
-    """`zookeeper`: host:port[/chroot]. None if it does not answer: nothing is known about the nodes then."""
+def find(zookeeper: str) -> ZnodeProblems:
+    """`zookeeper`: host:port[/chroot]. Raises AdminError if it does not answer."""
     logging.getLogger("protocol.zk").setLevel(logging.CRITICAL)
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
-    try:
-        return asyncio.run(_find(zookeeper))
-    except AdminError:
-        return None
+    return asyncio.run(_find(zookeeper))
 
 
 async def _find(zookeeper: str) -> ZnodeProblems:

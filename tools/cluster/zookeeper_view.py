@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,6 +21,7 @@ from protocol.zk.znodes import (
     ReassignPartitionsZNode,
     TopicZNode,
 )
+from tools.admin.bootstrap import addresses_of, resolves
 from tools.admin.config_values import BROKERS, ENTITY_DEFAULT, TOPICS, Entity
 from tools.failures import AdminError
 
@@ -73,6 +75,10 @@ class ZooKeeperReader:
 
     async def open(self) -> None:
         """Raises AdminError if no ZooKeeper answers, or if it has no Kafka cluster there."""
+        with contextlib.suppress(ValueError):  # no addresses: the session says so
+            names = [host for host, _ in addresses_of(self._hosts.partition("/")[0])]
+            if not any(map(resolves, names)):
+                raise AdminError(f"--zookeeper {self._hosts}: the host name {names[0]} does not resolve")
         try:
             await self._session.start(self._connect_timeout_s)
             found = await self._session.exists(self._root + BrokerIdZNode.PARENT)

@@ -184,6 +184,7 @@ def test_exit_when_healthy_prints_changes_only(fake: FakeCluster) -> None:
     told = [line.split()[-1] for line in result.stdout.splitlines() if line.startswith("Healthy:")]
     assert told == ["false", "false", "false", "true"]  # down, unreachable, down, healthy
     assert result.stderr == "no broker answers\n"
+    assert result.stdout.count("Nodes down:") == 3, "it is not known while nobody answers"
 
 
 def test_a_cluster_that_is_created_meanwhile_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

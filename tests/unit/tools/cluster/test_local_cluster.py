@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.admin.bootstrap import parse_properties, run_directory_endpoints
+from tools.admin.bootstrap import NoBootstrapServer, parse_properties, run_directory_endpoints
 from tools.cluster import local_cluster
 from tools.cluster.links.wiring import LinksDirectory
 from tools.cluster.local_cluster import ClusterError, LocalCluster
@@ -24,14 +24,26 @@ REPOSITORY = Path(__file__).resolve().parents[4]
 TIMEOUT_S = 30
 
 STAND_IN = """
-import socket, struct, sys
+import json, os, signal, socket, struct, sys
 from pathlib import Path
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import frame, parse_request_header, response_header
 from protocol.kafka.messages import encode_response
 from tools.cluster.run_directory import RunDirectory
 
-config = Path(sys.argv[sys.argv.index("--config") + 1])
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for line in sys.stdin:
+    request = json.loads(line)
+    if os.fork() == 0:
+        break
+else:
+    sys.exit()
+os.chdir(request["directory"])
+print(os.getpid(), flush=True)
+log = os.open("server.log", os.O_WRONLY | os.O_APPEND)
+os.dup2(log, 1)
+os.dup2(log, 2)
+config = Path("server.properties").absolute()
 directory = RunDirectory(config.parent.parent)
 me = next(broker for broker in directory.brokers() if broker.config_file == config)
 if "fail" in me.properties():
@@ -188,6 +200,15 @@ def test_an_unreachable_zookeeper_is_an_error(cluster: LocalCluster) -> None:
         cluster.start(TIMEOUT_S)
 
 
+@pytest.mark.parametrize("host", ["nosuch.invalid", "a..b"])
+def test_a_zookeeper_whose_name_does_not_resolve(cluster: LocalCluster, host: str) -> None:
+    cluster.create(brokers=1, zookeeper=f"{host}:2181")
+    with pytest.raises(
+        ClusterError, match=f"no ZooKeeper answers at {host}:2181: the host name {host} does not resolve"
+    ):
+        cluster.start(TIMEOUT_S)
+
+
 def test_without_java_nothing_is_created(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     def none() -> str:
         raise local_cluster.JavaNotFound("no Java: install it")
@@ -202,13 +223,33 @@ def test_without_java_nothing_is_created(cluster: LocalCluster, monkeypatch: pyt
     ("settings", "reason"),
     [
         ({"overrides": {"broker.id": "7"}}, "broker.id cannot be the same"),
+        ({"overrides": {"zookeeper.connect": "h:1"}}, "name the ZooKeeper with --zookeeper"),
         ({"brokers": 0}, "at least one broker"),
+        ({"overrides": {"a": "b\nc=d"}}, r"'b\\nc=d' cannot stand in server.properties"),
+        ({"clients": ClientListener("h\udcff")}, r"'h\\udcff' cannot stand in server.properties"),
     ],
 )
 def test_bad_settings(cluster: LocalCluster, zookeeper: str, settings: dict[str, object], reason: str) -> None:
     with pytest.raises(ClusterError, match=reason):
         cluster.create(zookeeper=zookeeper, **settings)  # type: ignore[arg-type]
     assert not cluster.directory.exists()
+
+
+@pytest.mark.parametrize("name", ["a,b", "a\\b", "a\nb", "a\u2028b", "a\udcffb"], ids=ascii)
+def test_a_directory_that_log_dirs_cannot_name(tmp_path: Path, zookeeper: str, name: str) -> None:
+    with pytest.raises(ClusterError, match=r"cannot be a run directory, because log.dirs cannot name a path with"):
+        LocalCluster(tmp_path / name).create(zookeeper=zookeeper)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_settings_that_are_not_utf_8_are_named(cluster: LocalCluster, zookeeper: str) -> None:
+    cluster.create(brokers=1, zookeeper=zookeeper)
+    config = cluster.broker_directory(1) / "server.properties"
+    config.write_bytes(b"broker.id=1\n# \xff\n")
+    with pytest.raises(ClusterError, match=r"server.properties is not UTF-8 \(byte 14\): save it as UTF-8"):
+        cluster.start()
+    with pytest.raises(NoBootstrapServer, match=r"server.properties is not UTF-8 \(byte 14\)"):
+        run_directory_endpoints(cluster.directory)
 
 
 def test_a_directory_without_a_cluster_is_an_error(cluster: LocalCluster, zookeeper: str) -> None:

@@ -6,14 +6,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
 from tests.support.invariants import eventually
+from tools import private_files
 from tools.cluster.process_handle import ProcessHandle
-from tools.cluster.processes import ServerProcess, stop_all
+from tools.cluster.processes import ClusterError, ServerProcess, stop_all
 
 WAIT = "import signal, sys; print('ready', flush=True); signal.pause()"
 BUSY = "print('ready', flush=True)\nwhile True: pass"
@@ -146,6 +148,41 @@ def test_files_are_not_written_through_links(server: ServerProcess, tmp_path: Pa
     server.kill()
     server.log_file.unlink()
     server.log_file.symlink_to(target)
-    with pytest.raises(OSError):
+    with pytest.raises(ClusterError, match="not a regular file"):
         server.start([sys.executable, "-c", "print('x')"], os.environ)
     assert target.read_text() == "mine"
+
+
+def test_the_last_words_of_a_java_program_are_its_exception(server: ServerProcess) -> None:
+    server.log_file.write_text(
+        "2026-11-28T11:41:07,414 ERROR Invalid config, exiting abnormally (QuorumPeerMain)\n"
+        "org.apache.zookeeper.server.quorum.QuorumPeerConfig$ConfigException: Error processing ./zoo.cfg\n"
+        "\tat org.apache.zookeeper.server.quorum.QuorumPeerConfig.parse(QuorumPeerConfig.java:198)\n"
+        'Caused by: java.lang.NumberFormatException: For input string: "x"\n'
+        "\tat java.base/java.lang.Integer.parseInt(Integer.java:668)\n"
+        "\t... 2 more\n"
+        "Invalid config, exiting abnormally\n"
+        "2026-11-28T11:41:07,426 ERROR Exiting JVM with code 2 (ServiceUtils)\n"
+    )
+    assert server.last_words() == 'Caused by: java.lang.NumberFormatException: For input string: "x"'
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_a_log_that_is_no_file_is_refused_and_left_out(server: ServerProcess, make: Callable[[Path], None]) -> None:
+    make(server.log_file)
+    with pytest.raises(
+        ClusterError, match=r"server cannot write its log /.*/server.log \(not a regular file\): move it away"
+    ):
+        server.open_log()
+    assert server.last_words() == ""
+
+
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int, *_: object, **__: object) -> TextIO:
+        os.close(fd)
+        return open("/dev/full", "w")
+
+    monkeypatch.setattr(private_files, "open", full, raising=False)
+    with pytest.raises(OSError, match=r"No space left on device: '.*/pid'"):
+        private_files.write_anew(tmp_path / "pid", "1\n")
+    assert list(tmp_path.iterdir()) == []
