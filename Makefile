@@ -6,6 +6,7 @@
 #   make check    formatting, lints, types, import contracts
 #   make test     check, and the tests that take about eight minutes together
 #   make test-thorough  all other tests: long runs, a real Kafka, Docker
+#   make test-release   test-thorough with all variants, before a release
 #   make kafka    the jars of a real Kafka in .kafka, which `make test-thorough` compares with; needs Maven and a JDK
 #   make fuzz     hostile bytes for every decoder; MINUTES=10, DECODER=all
 #   make sim-mutants  rules of the brokers removed, one after the other: how many seeds of `ottla sim` until it is missed; SEEDS=2000, MUTANT=all
@@ -14,7 +15,7 @@
 #   make wheel    a wheel in dist/, with ZooKeeper's jars: needs Maven and a JDK; with compiled brokers where a C compiler is
 #   make clean    as freshly cloned; keeps ./ottla-cluster
 #   make lock     resolves requirements/*.txt again: exact versions with hashes, for the images and for CI (UPGRADE=--upgrade: the newest)
-# LOCKED=1 (with setup, demo, demo-year, compose-demo, check, test, test-thorough, docs) installs exactly those versions instead of what pyproject.toml allows.
+# LOCKED=1 (with setup, demo, demo-year, compose-demo, check, test, test-thorough, test-release, docs) installs exactly those versions instead of what pyproject.toml allows.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -24,15 +25,16 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 LOCKED ?=
 UPGRADE ?=
 
-.PHONY: help setup demo demo-year compose-demo check test test-thorough kafka fuzz sim-mutants docs compile wheel clean lock
+.PHONY: help setup demo demo-year compose-demo check test test-thorough test-release kafka fuzz sim-mutants docs compile wheel clean lock
 
 help:
-	@sed -n '2,17s/^# *//p' Makefile
+	@sed -n '2,18s/^# *//p' Makefile
 
 # Without the compiled form, brokers run the same source as plain Python. `demo` and `test` do not wait for it.
 setup: .venv/installed-dev
 	@$(BIN)/python -m broker.compiled.build --if-available || echo "make: the modules could not be compiled (above); brokers run as plain Python" >&2
 	@$(BIN)/python -m tools.cluster.class_archive
+	@$(BIN)/python -m tools.replay.run.spark_archive
 	@echo "Ready: $(BIN)/ottla --help"
 
 demo: .venv/installed-replay
@@ -54,10 +56,10 @@ check: .venv/installed-dev
 test: .venv/installed-dev
 	@$(BIN)/python -m tests.run quick
 
-test-thorough: .venv/installed-dev
+test-thorough test-release: .venv/installed-dev
 	@$(MAKE) --no-print-directory kafka || echo "make: the tests against a real Kafka WILL BE SKIPPED: see above" >&2
 	@$(BIN)/python -m broker.compiled.build --if-available
-	@$(BIN)/python -m tests.run thorough
+	@$(BIN)/python -m tests.run $(@:test-%=%)
 
 kafka: .kafka/fetched
 

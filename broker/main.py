@@ -18,6 +18,7 @@ import logging
 import os
 import platform
 import signal
+import ssl
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -66,6 +67,7 @@ from broker.settings import config_sources
 from broker.settings.config import BrokerConfig, ConfigError
 from broker.settings.dynamic_configs import NOTHING_GIVEN, DynamicConfigs, TopicOverrides
 from broker.settings.listeners import listeners_of, metrics_listener
+from broker.settings.tls import BrokerTls
 from broker.storage.compaction.log_cleaner import CleanerSettings, LogCleaner
 from broker.storage.directories.log_directory import LogDirectoryError
 from broker.storage.log_manager import LogManager
@@ -90,6 +92,7 @@ Result = TypeVar("Result")
 log = logging.getLogger("broker")
 
 EVENT_LOG_NAME = "events.jsonl"
+METRICS_LISTENER = "metrics.listener"
 METADATA_TIMEOUT_S = 10.0
 DESCRIPTOR_LIMIT_LOOK_S = 1.0
 FEW_CONNECTIONS = 100
@@ -121,6 +124,9 @@ class Broker:
         self._machine = machine
         self._clock = clock = machine.clock
         self._listeners = listeners_of(config)
+        self._tls = BrokerTls(
+            config, filter(self._listeners.uses_tls, self._listeners.bound), self._certificates_changed
+        )
         self._events = machine.events
         self._watchdog = machine.watchdog
         self._metrics: MetricsServer | None = None
@@ -184,6 +190,7 @@ class Broker:
         )
         self._verifier = CoordinatorVerifier(config.broker_id, self._metadata, self._transactions, self._open_peers())
         self._replicas.appends.verification.verifier = self._verifier
+        watch_control = partial(ConnectionWatch, tls=self._tls.of(self._listeners.control_plane))
         self._controller = Controller(
             ControllerSettings(
                 broker_id=config.broker_id,
@@ -199,6 +206,7 @@ class Broker:
             self._network,
             clock,
             self._events,
+            watch_connection=watch_control,
         )
         self._configs = DynamicConfigs(config, self._zk, clock, self._events, given)
         self._configs.on_broker_config = self._broker_config_changed
@@ -221,6 +229,7 @@ class Broker:
             machine.keep_out_of_collections,
             Confirmation(self._zk, config.broker_id, self._replicas.refuse_controllers_before),
             self._events,
+            self._tls_context(self._listeners.control_plane),
         )
         self._control.limit_connections(shares.control)
         self._acceptors: dict[str, Acceptor] = {}
@@ -233,7 +242,7 @@ class Broker:
                 self._suspected_leaders,
                 config.broker_id,
                 self._listeners.control_plane,
-                ConnectionWatch,
+                watch_control,
             )
         self._cluster_id = ""
         self._stop = asyncio.Event()
@@ -283,6 +292,7 @@ class Broker:
                 background.create_task(self._configs.run()),
                 background.create_task(self._follow_descriptor_limit()),
                 background.create_task(self._request_metrics.settle_regularly()),
+                background.create_task(self._tls.follow()),
                 *(background.create_task(work()) for work in self._machine.housekeeping),
             ]
             if await unless_stopped(self._join(stop), stop):
@@ -329,7 +339,7 @@ class Broker:
             partitions_max=self._config.metrics_max_partitions,
         )
         pages = {PATH: RecordingPage(self._recorder)}
-        with _port_errors(Endpoint("metrics.listener", host, port)):
+        with _port_errors(Endpoint(METRICS_LISTENER, host, port)):
             return MetricsServer(host, port, self._watchdog.times, pages, page.sections(measured))
 
     async def _bind(self, cluster_id: str) -> None:
@@ -380,7 +390,7 @@ class Broker:
                 ports[name] = await acceptor.bind(endpoint.host, endpoint.port)
             self._acceptors[name] = acceptor
         control = self._listeners.bound[self._listeners.control_plane]
-        if self._listeners.is_control_open:
+        if self._listeners.is_control_open and not self._tls.wants_certificates(control.listener):
             log.warning(
                 "the control listener is on all addresses, like %s: anyone who reaches it can control this broker; "
                 "give it an address in the brokers' own network with listeners and control.plane.listener.name",
@@ -408,7 +418,16 @@ class Broker:
             limits,
             is_limited=is_shared or not is_brokers,
             is_of_follower=partial(is_of_follower, self._metadata, config.broker_id) if is_shared else None,
+            tls_context=self._tls_context(listener),
         )
+
+    def _tls_context(self, listener: str) -> Callable[[], ssl.SSLContext] | None:
+        """Returns the context of the listener's next handshake; None: the listener is in the clear."""
+        tls = self._tls.of(listener)
+        return None if tls is None else lambda: tls.server_context
+
+    def _certificates_changed(self, listener: str) -> None:
+        self._events.write("certificates_changed", listener=listener)
 
     async def _join(self, stop: asyncio.Event) -> None:
         """Joins the cluster, then serves clients."""
@@ -435,6 +454,7 @@ class Broker:
         self._zk.add_listener(self._session_changed)
         self._session_stats.changed(self._zk.state)
         await self._despite_losses(self._registration.start)
+        self._lease.forget_session()  # an earlier one may have ended, in which nothing was led
         # Not earlier: the directories of a broker whose id was refused may belong to another broker.
         self._log_manager.note_disks(self._registration.epoch)
         self._log_manager.log_directories.ensure_meta(config.broker_id, self._cluster_id)
@@ -614,12 +634,16 @@ class Broker:
             request_timeout_ms=self._config.controller_socket_timeout_ms,
             random=self._machine.random.random,
             response_bytes_max=RESPONSE_BYTES_MAX,
+            tls=self._tls.of(self._listeners.control_plane),
         )
 
     def _open_peers(self) -> Peers:
         """A separate connection for markers, which wait for their replication, and for verifications."""
         network = NetworkClient(
-            self._clock, request_timeout_ms=self._config.request_timeout_ms, random=self._machine.random.random
+            self._clock,
+            request_timeout_ms=self._config.request_timeout_ms,
+            random=self._machine.random.random,
+            tls=self._tls.of(self._listeners.inter_broker),
         )
         return Peers(self._metadata, self._listeners.inter_broker, network)
 
@@ -630,6 +654,7 @@ class Broker:
             request_timeout_ms=self._config.replica_socket_timeout_ms,
             random=self._machine.random.random,
             backoff_max_ms=max(self._config.replica_fetch_backoff_ms, 1),
+            tls=self._tls.of(self._listeners.inter_broker),
         )
 
     def _broker_config_changed(self, config: BrokerConfig) -> None:
@@ -664,9 +689,11 @@ def _port_errors(endpoint: Endpoint) -> Iterator[None]:
         if error.errno == errno.EADDRINUSE:
             raise CannotListen(
                 f"port {endpoint.port} is in use: {endpoint.listener} cannot listen at {where}; stop the program there "
-                "or change listeners"
+                f"or change {METRICS_LISTENER if endpoint.listener == METRICS_LISTENER else 'listeners'}"
             ) from None
-        raise CannotListen(f"{endpoint.listener} cannot listen at {where}: {error.strerror or error}") from None
+        # asyncio's text repeats the address; the numbers of resolvers are negative.
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or error
+        raise CannotListen(f"{endpoint.listener} cannot listen at {where}: {reason}") from None
 
 
 async def serve(
@@ -711,8 +738,9 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--together",
-        action="store_true",
-        help="one broker in each directory that standard input names, with NUL between them; FILE is relative to it",
+        choices=("detached", "owned"),
+        help="a broker for each request on standard input (broker/process/together.py); FILE is relative to its directory; owned: "
+        "they end with this process",
     )
     options = parser.parse_args(arguments)
     if options.together and options.log_file is None:
@@ -727,8 +755,9 @@ def main(arguments: Sequence[str] | None = None, *, form: str = "plain Python") 
     """
     options = parse_arguments(arguments)
     if options.together:
-        together.fork_in_each(map(os.fsdecode, sys.stdin.buffer.read().split(b"\0")))
-        options.config = options.config.absolute()  # errors and warnings tell which of the files is wrong
+        together.fork_for_each_request(options.log_file, is_owned=options.together == "owned")
+        # Errors and warnings tell which of the files is wrong.
+        options.config, options.log_file = options.config.absolute(), options.log_file.absolute()
     os.umask(os.umask(UMASK) | UMASK)
     try:
         handler = server_log.set_up(options.log_file)
@@ -746,9 +775,10 @@ def main(arguments: Sequence[str] | None = None, *, form: str = "plain Python") 
         uvloop.run(serve(loaded.config, event_log_path, loaded.given, handler))
     except (ConfigError, LogDirectoryError, ZooKeeperUnavailable, ZkError, BrokerIdInUse, CannotListen) as error:
         _fail(str(error))
-    except (OSError, UnicodeDecodeError) as error:
-        where = error.filename if isinstance(error, OSError) and error.filename else options.config
-        _fail(f"{where}: {error.strerror if isinstance(error, OSError) and error.strerror else error}")
+    except UnicodeDecodeError as error:
+        _fail(f"{options.config} is not UTF-8 (byte {error.start}): save it as UTF-8")
+    except OSError as error:
+        _fail(f"{error.filename or options.config}: {error.strerror or error}")
     except BaseExceptionGroup as group:
         known, others = group.split((ZkError, BrokerIdInUse, ConfigError, LogDirectoryError))
         if known is None or others is not None:

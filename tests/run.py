@@ -1,14 +1,14 @@
-"""Runs the tests for `make test` (quick) and `make test-thorough` (thorough).
+"""Runs the tests for `make test` (quick), `make test-thorough` (thorough) and `make test-release` (release).
 
-    python -m tests.run quick|thorough
+    python -m tests.run quick|thorough|release
 
 Several groups of tests run side by side, because some need a processor and others mostly wait for starts and time-outs. When
 one ends, the next one begins, also after a failure. A group's output is printed when the group ends; the summary at the
 end names every group, and the versions of what the tests need. The exit code is 1 when a group failed. In a thorough run, tests
 that failed are repeated first: `tests/repeats.py` says which failures are flaky and do not count.
 
-A quick run leaves out the tests with the marker `thorough`; a thorough run has only these. `tests/conftest.py` gives the marker to
-all tests that need a real Kafka or Docker.
+A quick run leaves out the tests with the marker `thorough`; a thorough run has only these, but for those with the marker `release`, and a
+release run has these, too. `tests/conftest.py` gives the marker `thorough` to all tests that need a real Kafka or Docker.
 
 Brokers are plain Python. If the compiled form is there, a thorough run repeats the tests of AGAIN on compiled brokers: the
 quick ones, and those with Kafka's own clients. The summary says in which form they ran.
@@ -34,18 +34,20 @@ from functools import partial
 from pathlib import Path
 
 from broker import compiled
-from tests import spark_archive
 from tests.repeats import SECONDS_MAX, Repeated, failed_tests, repeat, seed_of
 from tests.versions import versions
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 LOGS = REPOSITORY / ".test-logs"
-SPARK_ARCHIVE = LOGS / "spark.jsa"
 FLAKY_LOGS = "flaky"
 """The directory in LOGS with the output of runs in which a test was flaky. Later runs do not overwrite it."""
 TESTS_FAILED = 1
 NO_TESTS_SELECTED = 5
-SIDE_BY_SIDE = {"quick": 4, "thorough": 3}
+ONLY = {"quick": "not thorough", "thorough": "thorough and not release", "release": "thorough"}
+"""Run -> the tests that it selects."""
+EVERYTHING = ("OTTLA_EVERY_PLACE", "OTTLA_TEST_CONFORMANCE")
+"""Environment variables that a release run sets."""
+SIDE_BY_SIDE = {"quick": 4, "thorough": 3, "release": 3}
 """More would fit into the waiting of a thorough run, but its tests have limits that real Kafkas and Spark need for themselves."""
 SILENCE_S_MAX = 60
 POLL_S = 0.1
@@ -88,7 +90,7 @@ ORDER = {
         "compiled",
     ),
 }
-"""The groups of each run."""
+"""The groups of each run; a release run has those of a thorough one."""
 SLOWEST = ("--durations=40", "--durations-min=2")
 """Each group's output ends with its slowest tests."""
 ERROR_LINES_MAX, ERROR_WIDTH_MAX = 12, 400
@@ -154,7 +156,7 @@ def unit_tests_beside(folder: str) -> list[str]:
 
 def groups_of(run: str) -> list[Group]:
     """In the order in which they begin: what takes longest begins first, so that all sides end at about the same time."""
-    only = "thorough" if run == "thorough" else "not thorough"
+    only = ONLY[run]
     on_spark = integration_tests(*ON_SPARK)
     paths = {
         "commands": integration_tests("test_*_cli*.py"),
@@ -174,9 +176,9 @@ def groups_of(run: str) -> list[Group]:
     groups["checks"] = Group("checks", ("make", "--no-print-directory", "check"))
     if compiled.form()[0]:
         again = [f"tests/integration/test_{name}.py" for name in AGAIN]
-        plain = tests("compiled", *again, only="not thorough or kafka")
+        plain = tests("compiled", *again, only=f"not thorough or (kafka and {only})")
         groups["compiled"] = replace(plain, command=("env", "--unset", compiled.SWITCH, *plain.command))
-    return [groups[name] for name in ORDER[run] if name in groups]
+    return [groups[name] for name in ORDER["quick" if run == "quick" else "thorough"] if name in groups]
 
 
 class Runner:
@@ -389,8 +391,8 @@ def is_only_by_tests(group: Group) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    if len(arguments) != 1 or arguments[0] not in ("quick", "thorough"):
-        print("usage: python -m tests.run quick|thorough", file=sys.stderr)
+    if len(arguments) != 1 or arguments[0] not in ONLY:
+        print(f"usage: python -m tests.run {'|'.join(ONLY)}", file=sys.stderr)
         return 2
 
     def interrupt(number: int, _: object) -> None:
@@ -401,21 +403,21 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, interrupt)
     is_compiled, compiled_form = compiled.form()
     groups = groups_of(arguments[0])
+    is_thorough = arguments[0] != "quick"
     form = "plain Python"
-    if arguments[0] == "thorough":
+    if is_thorough:
         form += (
             f"; in the group `compiled`: {compiled_form}" if is_compiled else "; SKIPPED the tests on compiled brokers"
         )
     os.environ[compiled.SWITCH] = "0"
+    if arguments[0] == "release":
+        os.environ.update(dict.fromkeys(EVERYTHING, "1"))
     # The tests start hundreds of processes. Without bytecode on the disk, each of them compiles every module that it imports.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     print(f"brokers: {form}", flush=True)
-    is_thorough = arguments[0] == "thorough"
     LOGS.mkdir(exist_ok=True)
-    # Hundreds of ZooKeepers start.
-    subprocess.run([sys.executable, "-m", "tools.cluster.class_archive"], cwd=REPOSITORY, check=False)
-    if is_thorough and spark_archive.make(SPARK_ARCHIVE, LOGS):
-        os.environ[spark_archive.VARIABLE] = spark_archive.options(SPARK_ARCHIVE)
+    for archive in ("tools.cluster.class_archive", "tools.replay.run.spark_archive"):  # hundreds of JVMs start
+        subprocess.run([sys.executable, "-m", archive], cwd=REPOSITORY, check=False)
     return Runner(groups, form, versions(), is_lenient=is_thorough, side_by_side=SIDE_BY_SIDE[arguments[0]]).run()
 
 

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
-from protocol.plain_text import escaped_lines
+from protocol.plain_text import escaped, escaped_lines
+from tools.failures import ExpectedError, said_of
 from tools.terminal import echo
 
 INTERRUPTED = 130
@@ -81,12 +82,23 @@ class LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> object:
-        """Exits with 130 on a Ctrl-C that no command handled, for example during imports (click would exit with 1)."""
+        """One line for an error of a file, or another expected error, that no command handled.
+
+        Exits with 130 on a Ctrl-C that no command handled, for example during imports (click would exit with 1).
+        """
         try:
             return super().invoke(ctx)
         except click.ClickException as problem:
             vars(problem)["message"] = escaped_lines(problem.message)  # it may quote text from the cluster
             raise
+        except ExpectedError as problem:
+            raise click.ClickException(escaped(str(problem))) from None
+        except OSError as problem:
+            if problem.filename is None:
+                raise
+            raise click.ClickException(escaped(said_of(problem))) from None
+        except UnicodeEncodeError as problem:
+            raise click.ClickException(f"{problem.object!r} is not UTF-8") from None
         except KeyboardInterrupt:
             echo("Interrupted.", err=True)
             sys.exit(INTERRUPTED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import ParamSpec
@@ -38,6 +39,12 @@ class NotServed(AdminError):
     """The cluster does not support the API that the request needs."""
 
 
+def said_of(error: OSError) -> str:
+    """An error of a file, or of the system, in one line."""
+    file = error.filename2 or error.filename
+    return str(error) if file is None else f"{os.fsdecode(file)}: {error.strerror}"
+
+
 @contextlib.contextmanager
 def errors_in_one_line() -> Iterator[None]:
     """Prints an expected error as one line on stderr and exits with 1; with 130 after Ctrl-C."""
@@ -59,8 +66,10 @@ def explained() -> Iterator[None]:
         raise click.ClickException(
             f"the module {problem.name} is missing; install what a replay needs: pip install 'ottla[replay]'"
         ) from None
-    except (ExpectedError, OSError) as problem:
+    except ExpectedError as problem:
         raise click.ClickException(str(problem)) from None
+    except OSError as problem:
+        raise click.ClickException(said_of(problem)) from None
 
 
 def guarded(command: Callable[P, int]) -> Callable[P, None]:

@@ -5,6 +5,7 @@ Click uses Python's `int` and `float`, which accept `1_0`, digits of other scrip
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,19 @@ PATH = click.Path(path_type=Path)
 FILE = click.Path(path_type=Path, dir_okay=False)
 EXISTING_FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 DIRECTORY = click.Path(path_type=Path, file_okay=False)
+
+
+class _Output(click.Path):
+    """A file that a command writes in the end. Without its directory, the command does not start."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if not path.absolute().parent.is_dir():
+            self.fail(f"{path}: there is no directory {path.parent}", param, ctx)
+        return path
+
+
+OUTPUT = _Output(path_type=Path, dir_okay=False, writable=True)
 
 
 class Parsed(click.ParamType):  # type: ignore[type-arg]

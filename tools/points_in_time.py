@@ -31,7 +31,7 @@ def parse_duration_ms(text: str) -> int:
     amounts = {name: parts.get(name) for name in ("days", "hours", "minutes", "seconds", "milliseconds")}
     is_bare_t = len(parts.get("time") or "") == 1
     if is_bare_t or not any(amounts.values()):
-        raise NoTime(f"{text!r} is not a duration: expected for example P1DT2H30M or 1d2h30m")
+        raise NoTime(f"{text!r} is not a duration: expected for example 20s, 1d2h30m or P1DT2H30M")
     try:
         seconds = float((amounts["seconds"] or "0").replace(",", "."))
         duration = timedelta(

@@ -75,6 +75,7 @@ MODULES = (
     "protocol.kafka.produce_codec",
     "protocol.kafka.record_batch",
     "protocol.kafka.record_checks",
+    "protocol.kafka.single_fetch",
     "protocol.kafka.wire",
     "protocol.types",
 )

@@ -20,6 +20,7 @@ from tests.clients.java import FRAMEWORKS, PROGRAMS, JavaProgram
 from tests.clients.peers import Record
 from tests.clients.program import Program
 from tests.support.invariants import eventually
+from tests.support.thorough import release
 from tools.cluster.local_cluster import LocalCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -126,7 +127,7 @@ def wait_for_counts(cell: Cell, program: Program, sink: str, lines: Sequence[str
     wait_for(is_counted, f"the words of {len(lines)} lines are counted", program.shown)
 
 
-@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+@pytest.mark.parametrize("guarantee", [release("at_least_once"), "exactly_once_v2"])
 def test_streams_count_words(clients_cluster: LocalCluster, tmp_path: Path, guarantee: str) -> None:
     """A broker is killed, and then the application, each while it counts. TXN: exactly_once_v2 writes each count of a word once."""
     with recorded(STREAMS, guarantee, clients_cluster, tmp_path) as cell:
@@ -176,7 +177,7 @@ def append(file: Path, first: int, count: int = LINES) -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize("feature", ["at least once", "exactly once source"])
+@pytest.mark.parametrize("feature", [release("at least once"), "exactly once source"])
 def test_connect_copies_a_file(clients_cluster: LocalCluster, tmp_path: Path, feature: str) -> None:
     """From a file to a topic, and from there to a file. A broker is killed, and then the worker, each while it copies."""
     with recorded(CONNECT, feature, clients_cluster, tmp_path) as cell, contextlib.ExitStack() as stack:

@@ -53,6 +53,7 @@ def replay(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=REPLAY_TIMEOUT_S, check=False)
 
 
+@pytest.mark.release
 def test_a_leaders_container_is_killed_and_nothing_is_lost(project: ComposeProject, tmp_path: Path) -> None:
     """The container that `it` does not start again is started at the end."""
     topic = new_topic(project)

@@ -10,14 +10,14 @@ from types import ModuleType
 import pytest
 
 from tests.support import chaos, group_chaos
-from tests.support.thorough import thorough
+from tests.support.thorough import release, thorough
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize(
     ("module", "rounds"),
-    [(chaos, 4), thorough(chaos, 20), thorough(group_chaos, 14)],
+    [(chaos, 4), release(chaos, 20), thorough(group_chaos, 14)],
     ids=["quick", "long", "groups"],
 )
 def test_chaos(tmp_path: Path, module: ModuleType, rounds: int, capsys: pytest.CaptureFixture[str]) -> None:

@@ -258,3 +258,7 @@ def test_a_broker_without_a_zookeeper(serving: LocalCluster, tmp_path: Path) -> 
 def test_no_configuration_file(tmp_path: Path) -> None:
     done = run_cli("broker", "--config", str(tmp_path / "nowhere"))
     assert (done.returncode, done.stderr) == (1, f"ottla broker: {tmp_path}/nowhere: No such file or directory\n")
+    latin = tmp_path / "latin"
+    latin.write_bytes(b"# \xe9")
+    done = run_cli("broker", "--config", str(latin))
+    assert (done.returncode, done.stderr) == (1, f"ottla broker: {latin} is not UTF-8 (byte 2): save it as UTF-8\n")

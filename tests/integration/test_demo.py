@@ -15,6 +15,7 @@ import pytest
 
 from tests.conftest import processes_below
 from tests.support.invariants import eventually
+from tests.support.thorough import release
 from tools.cluster.local_cluster import LocalCluster
 from tools.replay.load.membership import HEARTBEAT_S
 from tools.replay.run.spark_process import processes_of_session
@@ -71,7 +72,7 @@ def test_an_interrupted_demo_stops_all_it_started(tmp_path: Path, number: signal
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("moment", ["Spark starts", "replaying"])
+@pytest.mark.parametrize("moment", ["Spark starts", release("replaying")])
 def test_nothing_of_a_demo_that_crashed_runs_on(tmp_path: Path, moment: str) -> None:
     """By SIGKILL, which leaves no more chance to tidy up than a fault of a library. ZooKeeper and the brokers run from both moments on."""
     with running_demo(tmp_path, MOMENTS[moment]) as demo:

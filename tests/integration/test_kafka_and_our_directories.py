@@ -28,6 +28,7 @@ from tests.support.background_load import BackgroundProducer, read_everything
 from tests.support.invariants import eventually
 from tests.support.kafka_tools import KafkaTools
 from tests.support.swappable_broker import Kind, SwappableBroker
+from tests.support.thorough import release
 from tests.support.topics import init_producer_id, new_topic, produce_batch
 from tests.support.wire import Wire
 
@@ -186,7 +187,9 @@ def dump_everything(broker: SwappableBroker, kafka_tools: KafkaTools, plain: str
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGKILL], ids=["stopped cleanly", "killed, last batch torn"])
+@pytest.mark.parametrize(
+    "stop", [release(signal.SIGTERM), signal.SIGKILL], ids=["stopped cleanly", "killed, last batch torn"]
+)
 @pytest.mark.parametrize("writer", ["Kafka", "ottla"])
 def test_each_serves_the_directory_of_the_other(
     kafka_tools: KafkaTools, tmp_path: Path, writer: Kind, stop: signal.Signals

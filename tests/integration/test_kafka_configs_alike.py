@@ -184,6 +184,9 @@ def test_what_both_describe_of_a_broker_is_the_same(both: tuple[Seen, Seen]) -> 
     assert ours.keys() - kafkas.keys() == OWN
     common = kafkas.keys() & ours.keys() - OTHERWISE
     assert len(common) > 100
+    for key in common:
+        if key.startswith("ssl."):  # docs/CONFIGS.md says why they are not dynamic here
+            kafkas[key] = kafkas[key]._replace(is_read_only=True)
     assert {key: (ours[key], kafkas[key]) for key in common if ours[key] != kafkas[key]} == {}
 
 

@@ -13,6 +13,7 @@ from tests.support.background_load import read_everything
 from tests.support.invariants import eventually
 from tests.support.kafka_tools import KafkaTools
 from tests.support.swappable_broker import BROKER, SwappableBroker
+from tests.support.thorough import release
 from tests.support.topics import create_topics
 
 pytestmark = [pytest.mark.integration, pytest.mark.kafka]
@@ -23,7 +24,7 @@ RECORDS = 50
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("ending", [release(signal.SIGTERM), signal.SIGKILL])
 def test_ottla_refuses_a_directory_with_old_messages(
     kafka_tools: KafkaTools, tmp_path: Path, ending: signal.Signals
 ) -> None:

@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from tests.support.background_load import read_everything
 from tests.support.kafka_tools import KafkaTools
 from tests.support.swappable_broker import SwappableBroker
+from tests.support.thorough import release
 from tests.support.topics import create_topics
 
 pytestmark = pytest.mark.kafka
@@ -83,7 +84,7 @@ def lists(broker: SwappableBroker) -> dict[str, bytes]:
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("ending", [release(signal.SIGTERM), signal.SIGKILL])
 def test_ottla_serves_kafkas_transactions(kafka_tools: KafkaTools, tmp_path: Path, ending: signal.Signals) -> None:
     with SwappableBroker(tmp_path / "cluster", kafka_tools) as broker:
         broker.start("Kafka")

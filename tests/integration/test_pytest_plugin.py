@@ -165,9 +165,13 @@ def test_nothing_is_left_when_a_run_is_ended(project: pytest.Pytester, number: s
     os.close(theirs)
     with open(ours) as reports:
         directory = Path(reports.readline().strip())
-    assert len(processes_below(directory)) == 2, "ZooKeeper and a broker"
-    os.kill(run.pid, number)
-    run.wait()
+    try:
+        assert len(processes_below(directory)) == 2, "ZooKeeper and a broker"
+        os.kill(run.pid, number)
+        run.wait()
+    finally:
+        run.kill()
+        run.wait()
     eventually(lambda: not processes_below(directory) and not directory.exists(), "all have ended, and no file is left")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from random import Random
@@ -598,6 +599,24 @@ class History:
                 yield Report(PRODUCED, "t", row["partition"], None, id_, producer=producer)
                 if row["error"] is None:
                     yield Report(ACKED, "t", row["partition"], row["offset"] + n, id_)
+
+
+@pytest.mark.parametrize("has_ends", [True, False])
+@pytest.mark.parametrize("clients", [1, 2])
+def test_what_the_plan_knows_of_the_trace_changes_no_row(
+    session: SparkSession, tmp_path: Path, clients: int, has_ends: bool
+) -> None:
+    """Spark looks for it otherwise: the columns, the clients and whether transactions end."""
+    ids = {"transactional": True, "transactional_id": "id"}
+    rows = [produce(at, at, client=f"client {at % 5}", partition=-1, **ids) for at in range(20)]
+    rows += [end(20, 20, "commit", client="client 3")] if has_ends else []
+    facts = facts_of(Trace(written(tmp_path / "trace", rows)))
+    assert (facts.has_ends, len(facts.clients)) == (has_ends, 5)
+    plan = a_plan(tmp_path, trace=str(tmp_path / "trace"), clients=clients, tasks=3)
+    known = {"trace_columns": list(facts.columns), "trace_clients": dict(facts.clients), "trace_has_ends": has_ends}
+    found = [assigned(session, one).orderBy("time_ns", "request") for one in (plan, replace(plan, **known))]
+    first, second = (rows.select(*sorted(rows.columns)).collect() for rows in found)
+    assert first == second
 
 
 @pytest.fixture(params=["interpreted", "compiled"])

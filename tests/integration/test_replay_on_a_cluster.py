@@ -91,6 +91,7 @@ def rows_of(directory: Path) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.release
 def test_two_workers_do_what_the_trace_says(
     spark: StandaloneSpark, shared_cluster: LocalCluster, tmp_path: Path
 ) -> None:
@@ -140,6 +141,7 @@ def test_trace_and_results_are_elsewhere(spark: StandaloneSpark, shared_cluster:
     assert (out / "report.html").exists()
 
 
+@pytest.mark.release
 def test_spark_submit_runs_the_printed_command(
     spark: StandaloneSpark, shared_cluster: LocalCluster, tmp_path: Path
 ) -> None:

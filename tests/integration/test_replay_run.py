@@ -167,7 +167,7 @@ def test_factors_other_topics_and_repeats(shared_cluster: LocalCluster, tmp_path
     assert "Different load" not in compared.output
 
 
-@pytest.mark.thorough
+@pytest.mark.release
 def test_a_topic_of_records_with_keys_is_imported_and_replayed_to_a_compacted_topic(
     shared_cluster: LocalCluster, tmp_path: Path
 ) -> None:

@@ -192,6 +192,7 @@ def test_a_connection_logs_in_again_between_two_requests(secured: Secured) -> No
     uvloop.run(ask_until_the_first_login_is_over())
 
 
+@pytest.mark.release
 def test_a_submitted_job_takes_the_clients_certificate(secured: Secured, tmp_path: Path) -> None:
     """`submit-command` leaves a file that only its owner can read, and the job removes it."""
     out, topic = tmp_path / "out", "by-certificate"

@@ -98,6 +98,7 @@ def write_transactions(cluster: LocalCluster, group: Any) -> None:
         plain.flush(30)
 
 
+@pytest.mark.release
 def test_a_recorded_load_with_transactions_is_replayed_with_the_same_counts(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:

@@ -22,7 +22,7 @@ from tests.conftest import ClusterFactory
 from tests.support.cli import COMMAND
 from tests.support.invariants import eventually
 from tests.support.real_kafka import skip_without_kafka
-from tests.support.thorough import thorough
+from tests.support.thorough import release, thorough
 from tools.admin.kafka_admin import KafkaAdmin
 from tools.cluster.local_cluster import LocalCluster
 
@@ -173,7 +173,7 @@ def test_commits_before_processing_are_found(cluster: LocalCluster, orders: Kafk
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("language", ["java", "go", "node"])
+@pytest.mark.parametrize("language", ["java", release("go"), release("node")])
 def test_examples_in_other_languages(quick_cluster: LocalCluster, tmp_path: Path, language: str) -> None:
     program, environment = {"java": java, "go": go, "node": node}[language](tmp_path)
     options = faults("kill leader of orders-0 at 8s", "restart it at 11s", "kill coordinator of billing at 15s")

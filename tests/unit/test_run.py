@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from broker import compiled
-from tests import repeats, run, spark_archive
+from tests import repeats, run
 from tests.run import Group, Runner
 
 PASSES = (sys.executable, "-c", "print('=== 3 passed, 1 skipped in 0.5s ==='); print('SKIPPED [1] no kcat')")
@@ -55,7 +55,7 @@ def test_a_group_that_cannot_be_started_makes_the_run_fail(capfd: pytest.Capture
 
 
 def test_quick_and_thorough_together_are_everything() -> None:
-    for runs, only in (("quick", "not thorough"), ("thorough", "thorough")):
+    for runs, only in run.ONLY.items():
         groups = [group for group in run.groups_of(runs) if group.name != "compiled"]
         commands = [group.command for group in groups if group.paths]
         assert all(command[command.index("-m", 3) + 1] == only for command in commands)
@@ -64,7 +64,7 @@ def test_quick_and_thorough_together_are_everything() -> None:
         wanted = {
             str(path.relative_to(run.REPOSITORY))
             for path in (run.REPOSITORY / "tests").glob("*/test_*.py")
-            if runs == "thorough" or (path.parent.name not in ("clients", "compose") and path.name not in run.ON_SPARK)
+            if runs != "quick" or (path.parent.name not in ("clients", "compose") and path.name not in run.ON_SPARK)
         }
         of_directories = {path for path in wanted if str(Path(path).parent) in given}
         assert wanted == of_directories | (given.keys() & wanted)
@@ -74,7 +74,7 @@ def test_a_thorough_run_repeats_tests_on_compiled_brokers(monkeypatch: pytest.Mo
     monkeypatch.setattr(compiled, "form", lambda: (True, "2 modules"))
     (again,) = [group for group in run.groups_of("thorough") if group.name == "compiled"]
     assert again.command[:3] == ("env", "--unset", compiled.SWITCH)
-    assert again.command[again.command.index("-m", 6) + 1] == "not thorough or kafka"
+    assert again.command[again.command.index("-m", 6) + 1] == "not thorough or (kafka and thorough and not release)"
     assert again.paths
     assert all((run.REPOSITORY / path).exists() for path in again.paths)
     assert "compiled" not in [group.name for group in run.groups_of("quick")]
@@ -90,7 +90,7 @@ def test_the_summary_says_in_which_form_the_brokers_ran(
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.setattr(run, "groups_of", lambda _: [Group("first", PASSES)])
     monkeypatch.setattr(run, "versions", lambda: {"kcat": "1.7.1"})
-    monkeypatch.setattr(spark_archive, "make", lambda archive, scratch: False)
+    monkeypatch.setattr(run.subprocess, "run", lambda *_, **__: None)
     monkeypatch.setattr(signal, "signal", lambda number, handler: None)
     assert run.main([runs]) == 0
     assert "PYTHONDONTWRITEBYTECODE" not in os.environ, "processes that the tests start find compiled modules"
@@ -187,4 +187,4 @@ def test_nothing_is_repeated_if_the_run_has_another_failure(
 
 def test_an_unknown_run_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run.main(["all"]) == 2
-    assert "quick|thorough" in capsys.readouterr().err
+    assert "quick|thorough|release" in capsys.readouterr().err

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from protocol.numbers import is_plain_number
 from tools.failures import ExpectedError
 
 BOOTSTRAP_VARIABLE = "OTTLA_BOOTSTRAP_SERVER"
 DEFAULT_RUN_DIRECTORY = Path("ottla-cluster")
+DEFAULT_PORT, PORT_MAX = "9092", 65_535
+PROBE_TIMEOUT_S = 0.5
 DEFAULT_CONTROL_PLANE_LISTENER = "CONTROLLER"
 
 
 class NoBootstrapServer(ExpectedError, ValueError):
-    """No cluster is named anywhere; the message says what to do."""
+    """No cluster is named anywhere, or its files cannot be read; the message says what to do."""
 
 
 def find_bootstrap_servers(
@@ -25,22 +29,33 @@ def find_bootstrap_servers(
 ) -> str:
     """`host:port[,host:port...]` from the first source that is given: the address, the run directory, the environment variable.
 
-    Without any, the default directory. Raises NoBootstrapServer.
+    Without any, the default directory. Raises NoBootstrapServer, also for an address that is none.
     """
     if given:
-        return given
+        return checked(given, "--bootstrap-server")
     if directory is not None:
         endpoints = run_directory_endpoints(directory)
         if not endpoints:
             raise NoBootstrapServer(f"there is no cluster in {directory}: `ottla cluster start --dir {directory}`")
         return ",".join(endpoints)
     variables = os.environ if environment is None else environment
-    servers = variables.get(BOOTSTRAP_VARIABLE) or ",".join(run_directory_endpoints(default_directory))
+    if named := variables.get(BOOTSTRAP_VARIABLE):
+        return checked(named, BOOTSTRAP_VARIABLE)
+    servers = ",".join(run_directory_endpoints(default_directory))
     if not servers:
         raise NoBootstrapServer(
             f"no cluster given: use --bootstrap-server host:port or --dir, set {BOOTSTRAP_VARIABLE}, "
             f"or start one here with `ottla cluster start` (there is none in ./{default_directory})"
         )
+    return servers
+
+
+def checked(servers: str, source: str) -> str:
+    """`servers`, if they are addresses. `source` is where they come from. Raises NoBootstrapServer."""
+    try:
+        addresses_of(servers)
+    except ValueError as problem:
+        raise NoBootstrapServer(f"{source}: {problem}") from None
     return servers
 
 
@@ -50,26 +65,60 @@ def is_named_by_variable() -> bool:
 
 
 def addresses_of(bootstrap_servers: str) -> tuple[tuple[str, int], ...]:
-    """The addresses of `host:port,host:port`. Raises ValueError for anything else."""
+    """The addresses of `host:port,host:port`, with Kafka's port for a host without one. Raises ValueError for anything else."""
     found = []
-    for server in bootstrap_servers.split(","):
-        host, colon, port = server.strip().rpartition(":")
-        if not colon or not host or not port.isdecimal():
-            raise ValueError(f"{server.strip()!r} is not host:port")
+    for server in map(str.strip, bootstrap_servers.split(",")):
+        host, _, port = server.rpartition(":") if ":" in server else (server, "", DEFAULT_PORT)
+        if not host or not host.isprintable() or not is_plain_number(port) or int(port) > PORT_MAX:
+            raise ValueError(f"{server!r} is not host:port")
         found.append((host.strip("[]"), int(port)))
     return tuple(found)
 
 
+def resolves(host: str) -> bool:
+    """Whether the host name has an address."""
+    try:
+        return bool(socket.getaddrinfo(host, None))
+    except (OSError, UnicodeError):
+        return False
+
+
+def _accepts(host: str, port: int) -> bool:
+    """Whether something accepts a connection there."""
+    try:
+        socket.create_connection((host, port), PROBE_TIMEOUT_S).close()
+    except (OSError, UnicodeError):
+        return False
+    return True
+
+
+def no_answer(bootstrap_servers: str, tried_s: float = 0) -> str:
+    """The error for addresses where no broker answers."""
+    for host, _ in addresses_of(bootstrap_servers):
+        if not resolves(host):
+            return f"no broker answers at {bootstrap_servers}: the host name {host} does not resolve; check the address"
+    within = f" within {tried_s:.0f} s" if tried_s >= 1 else ""
+    if any(_accepts(host, port) for host, port in addresses_of(bootstrap_servers)):
+        return (
+            f"no broker answers at {bootstrap_servers}{within}, but connections are accepted. Either --command-config does not fit the "
+            "listener (TLS, certificate, password): the broker's server.log says what it refuses. Or the broker is paused"
+        )
+    return f"no broker answers at {bootstrap_servers}{within}; check the address and that the cluster runs (`ottla cluster status`)"
+
+
 def run_directory_endpoints(run_directory: Path) -> list[str]:
-    """The client endpoints `host:port` of the brokers of a run directory (RUN-1), in the order of broker ids."""
+    """The client endpoints `host:port` of the brokers of a run directory (RUN-1), in the order of broker ids.
+
+    Raises NoBootstrapServer.
+    """
     files = sorted(run_directory.glob("broker-*/server.properties"), key=lambda path: (len(path.parent.name), path))
-    return [endpoint for path in files for endpoint in client_endpoints(parse_properties(path.read_text()))]
+    return [endpoint for path in files for endpoint in client_endpoints(read_properties(path))]
 
 
 def run_directory_brokers(run_directory: Path) -> frozenset[int]:
-    """The ids of the brokers of a run directory."""
+    """The ids of the brokers of a run directory. Raises NoBootstrapServer."""
     files = run_directory.glob("broker-*/server.properties")
-    ids = [parse_properties(path.read_text()).get("broker.id", "") for path in files]
+    ids = [read_properties(path).get("broker.id", "") for path in files]
     return frozenset(int(broker) for broker in ids if broker.isdecimal())
 
 
@@ -88,6 +137,16 @@ def client_endpoints(properties: Mapping[str, str]) -> list[str]:
     if len(endpoints) > 1:
         endpoints.pop(properties.get("inter.broker.listener.name", ""), None)
     return list(endpoints.values())
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """The settings in a broker's file. Raises NoBootstrapServer."""
+    try:
+        return parse_properties(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise NoBootstrapServer(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise NoBootstrapServer(f"{path} is not UTF-8 (byte {error.start}): save it as UTF-8") from None
 
 
 def parse_properties(text: str) -> dict[str, str]:

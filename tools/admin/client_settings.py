@@ -6,6 +6,19 @@ from pathlib import Path
 
 from tools.failures import AdminError
 from tools.properties_file import BadProperties, read_properties
+from tools.wire.client_properties import KNOWN, BadClientProperties, read_security
+
+ONLY_JAVA = frozenset(
+    {
+        "ssl.truststore.type",
+        "ssl.truststore.location",
+        "ssl.truststore.certificates",
+        "ssl.keystore.type",
+        "ssl.keystore.certificate.chain",
+        "sasl.jaas.config",
+    }
+)
+"""Names that librdkafka does not know, or refuses."""
 
 
 def read_command_config(command_config: Path | None) -> dict[str, str]:
@@ -20,3 +33,16 @@ def read_command_config(command_config: Path | None) -> dict[str, str]:
         raise AdminError(f"--command-config {command_config}: {problem}") from None
     except UnicodeDecodeError:
         raise AdminError(f"--command-config {command_config}: not a text file") from None
+
+
+def read_librdkafka_config(command_config: Path | None) -> dict[str, str]:
+    """The file's properties for confluent-kafka. Those of Java that say how to connect get librdkafka's names. Raises AdminError."""
+    properties = read_command_config(command_config)
+    if ONLY_JAVA.isdisjoint(properties):
+        return properties
+    try:
+        security = read_security(command_config, ignores_others=True)
+    except BadClientProperties as problem:
+        raise AdminError(str(problem)) from None
+    others = {key: value for key, value in properties.items() if key not in KNOWN}
+    return {**others, **security.librdkafka_properties()}

@@ -14,7 +14,7 @@ from protocol.errors import ErrorCode, KafkaError, error_name
 from protocol.kafka.api_keys import ApiKey
 from protocol.topic_ids import topic_id_text
 from protocol.types import Assignment, TopicPartition
-from tools.admin.bootstrap import addresses_of
+from tools.admin.bootstrap import addresses_of, no_answer
 from tools.admin.client_settings import read_command_config
 from tools.admin.cluster_view import ClusterView, NodeView
 from tools.admin.config_values import TOPICS, ConfigSynonym, ConfigValue, Entity
@@ -36,7 +36,6 @@ from tools.wire.cluster_view import Unreachable
 from tools.wire.connection import AccessRefused
 
 CLIENT = "ottla-admin"
-DEFAULT_PORT = 9092
 CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 30.0
 RETRY_PAUSE_S = 0.2
@@ -147,14 +146,13 @@ class KafkaAdmin:
         name = {**read_command_config(command_config), **properties}.get("client.id", CLIENT)
         try:
             self._client = Client(name, read_security(command_config, list(properties.items()), ignores_others=True))
-            servers = [text if ":" in text else f"{text}:{DEFAULT_PORT}" for text in bootstrap_servers.split(",")]
-            self._bootstrap = list(addresses_of(",".join(servers)))
+            self._bootstrap = list(addresses_of(bootstrap_servers))
         except (BadClientProperties, ValueError) as problem:
             raise AdminError(str(problem)) from None
 
     def cluster(self) -> ClusterView:
         """One broker's Metadata. Raises AdminError if no broker answers in time."""
-        answer = self._ask("the cluster cannot be described", _metadata(None))
+        answer = self._ask("the cluster cannot be described", _metadata(None), NO_ANSWER)
         nodes = (NodeView(node.node_id, node.host, node.port, node.rack) for node in answer.brokers)
         return ClusterView(
             controller=answer.controller_id if answer.controller_id >= 0 else None,
@@ -229,7 +227,7 @@ class KafkaAdmin:
         except NotServed:
             configs = None
         views = []
-        for row in self._ask("the topics cannot be described", _metadata(names)).topics:
+        for row in self._ask("the topics cannot be described", _metadata(names), NO_ANSWER).topics:
             if row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 continue  # deleted after it was listed
             _check(f"topic {row.name!r} cannot be described", row)
@@ -468,12 +466,7 @@ class KafkaAdmin:
         except AccessRefused as problem:
             raise AdminError(f"cannot connect to {self._bootstrap_servers}: {problem}") from None
         except Unreachable:
-            tried_s = time.monotonic() - began
-            within = f" within {tried_s:.0f} s" if tried_s >= 1 else ""
-            raise AdminError(
-                f"no broker answers at {self._bootstrap_servers}{within}; "
-                "check the address and that the cluster runs (`ottla cluster status`)"
-            ) from None
+            raise AdminError(no_answer(self._bootstrap_servers, time.monotonic() - began)) from None
 
 
 _IN_TIME: Mapping[str, Any] = MappingProxyType({"timeout": int(REQUEST_TIMEOUT_S * 1000), "validate_only": False})

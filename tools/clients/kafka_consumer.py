@@ -19,7 +19,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from tools.admin.client_settings import read_command_config
+from tools.admin.client_settings import read_librdkafka_config
 from tools.clients.kafka_producer import NEW_TOPIC_PATIENCE_S, topic_partitions
 from tools.clients.leave_group import leave_group
 from tools.clients.librdkafka_errors import error_code, error_text
@@ -85,7 +85,7 @@ class KafkaConsumer:
         self.is_assigned = False
         settings: dict[str, Any] = {
             "client.id": "ottla-consume",
-            **read_command_config(command_config),
+            **read_librdkafka_config(command_config),
             "group.id": NO_GROUP if group is None else group,
             # Only printed records are committed.
             "enable.auto.commit": group is not None,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from tools.admin.client_settings import read_command_config
+from tools.admin.bootstrap import addresses_of, no_answer, resolves
+from tools.admin.client_settings import read_librdkafka_config
 from tools.clients.deliveries import Delivery
 from tools.clients.librdkafka_errors import NOBODY_ANSWERS, error_code, error_text
 from tools.clients.records import Record
@@ -70,7 +71,7 @@ class KafkaProducer:
             "linger.ms": 5,
             # A retried record is written once, and in order.
             "enable.idempotence": acks == "all",
-            **read_command_config(command_config),
+            **read_librdkafka_config(command_config),
             "acks": ACKS[acks],
             "compression.type": compression,
             "message.timeout.ms": int(timeout_s * 1000),
@@ -154,17 +155,20 @@ def topic_partitions(client: Any, bootstrap_servers: str, topic: str) -> list[in
     """The topic's partition numbers, none if it does not exist. Fetches all topics, because a request that names one topic
     could create it. Raises AdminError.
     """
+    found = list_topics(client, bootstrap_servers).get(topic)
+    return [] if found is None else sorted(found.partitions)
+
+
+def list_topics(client: Any, bootstrap_servers: str, timeout_s: float = CONNECT_TIMEOUT_S) -> Mapping[str, Any]:
+    """The metadata of all topics, by their names, for any of librdkafka's clients. Raises AdminError."""
+    if not any(resolves(host) for host, _ in addresses_of(bootstrap_servers)):
+        raise AdminError(no_answer(bootstrap_servers))  # librdkafka would only find that nobody answers in time
     try:
-        metadata = client.list_topics(timeout=CONNECT_TIMEOUT_S)
+        return client.list_topics(timeout=timeout_s).topics  # type: ignore[no-any-return]
     except KafkaException as problem:
         if error_code(problem) not in NOBODY_ANSWERS:
             raise AdminError(error_text(problem)) from None
-        raise AdminError(
-            f"no broker answers at {bootstrap_servers} within {CONNECT_TIMEOUT_S:g} s; "
-            "check the address and that the cluster runs (`ottla cluster status`)"
-        ) from None
-    found = metadata.topics.get(topic)
-    return [] if found is None else sorted(found.partitions)
+        raise AdminError(no_answer(bootstrap_servers, timeout_s)) from None
 
 
 def _reason(error: KafkaError) -> str:

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from tools.timeline.sources import Sources
     from tools.wire.security import Security
 
-PORT_MAX = 65535
 TOKEN_BYTES = 24
 TOKEN_LENGTH_MAX = 1000
 LISTEN = "127.0.0.1:8080"
@@ -234,11 +233,9 @@ def metrics_pages(directory: Path) -> dict[str, str]:
 def listen_address(text: str) -> tuple[str, int]:
     """Raises BadParameter."""
     try:
-        ((host, port),) = addresses_of(text)
+        ((host, port),) = addresses_of(text) if ":" in text else ()
     except ValueError:
         raise click.BadParameter(f"{text!r} is not HOST:PORT, for example {LISTEN}", param_hint="--listen") from None
-    if port > PORT_MAX:
-        raise click.BadParameter(f"{port} is no port: ports are 0 to {PORT_MAX}", param_hint="--listen")
     return host, port
 
 

@@ -18,6 +18,8 @@ from pathlib import Path
 
 from protocol.kafka.api_keys import ApiKey
 from protocol.types import Address
+from tools.admin.bootstrap import no_answer
+from tools.cluster.ports import accepts_connections
 from tools.cluster.processes import ClusterError
 from tools.faults.cluster import State
 from tools.faults.record import state_directory
@@ -191,7 +193,9 @@ def brokers_of(bootstrap: Sequence[Address]) -> dict[int, Address]:
         )
         if answer is not None and answer.brokers:
             return {int(broker.node_id): (str(broker.host), int(broker.port)) for broker in answer.brokers}
-    names = ", ".join(f"{host}:{port}" for host, port in bootstrap)
+    names = ",".join(f"{host}:{port}" for host, port in bootstrap)
+    if not any(accepts_connections(host, port, ANSWER_TIMEOUT_S) for host, port in bootstrap):
+        raise ClusterError(no_answer(names))
     raise ClusterError(
         f"nobody at {names} says which brokers there are. Faults ask without TLS and SASL: --fault-command needs a plain listener"
     )

@@ -15,6 +15,7 @@ from tools.cluster.fault_log import now_ms
 from tools.cluster.links.control import LinksControl, NoLinks
 from tools.cluster.links.rules import ZOOKEEPER, Rule
 from tools.cluster.local_cluster import ClusterError, LocalCluster
+from tools.cluster.run_directory import RunDirectory
 from tools.cluster.zookeeper import EmbeddedZooKeeper
 from tools.faults import full_disk
 from tools.faults.cluster import State
@@ -127,7 +128,7 @@ class ZooKeeper:
         """Returns when it serves. Raises ZooKeeperError."""
         zookeeper = _zookeeper(self.cluster)
         began = now_ms()
-        zookeeper.start()
+        zookeeper.start(partitions=RunDirectory(Path(self.cluster.directory)).partitions())
         self.cluster.fault_log.write("zookeeper_started", began)
         zookeeper.wait_ready(ZOOKEEPER_TIMEOUT_S)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
 from tools.faults.cluster import Cluster, State
 from tools.faults.words import Role
@@ -16,6 +17,7 @@ METADATA_VERSION = 9
 FIND_COORDINATOR_VERSION = 3
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 """FindCoordinator's `key_type`."""
+NO_SUCH_TOPIC = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION)
 HOW_MANY = {"broker": 1, "two brokers": 2, "all brokers": None}
 
 Answer = TypeVar("Answer")
@@ -94,6 +96,22 @@ class Roles:
             return self.transaction_coordinator(role.name)
         return self.controller()
 
+    def why_never(self, role: Role) -> str | None:
+        """Why no broker can have the role: there is no such partition, or it has no follower. None if one may have it later."""
+        if role.kind not in ("leader", "follower"):
+            return None
+        partitions = self.partitions(role.topic)
+        if not partitions:
+            is_unknown = self._ask(ApiKey.METADATA, METADATA_VERSION, _about(role.topic), _is_unknown)
+            return f"there is no topic {role.topic}" if is_unknown else None
+        if role.partition not in partitions:
+            return (
+                f"there is no partition {role.topic}-{role.partition}: the topic has {len(partitions)}, numbered from 0"
+            )
+        if role.kind == "follower" and not partitions[role.partition].replicas[1:]:
+            return f"{role.topic}-{role.partition} has one replica, so nobody follows"
+        return None
+
     def some(self, role: str, order: Sequence[int]) -> Sequence[int]:
         """The brokers for a role of a schedule: the first ones of `order`, or the controller (the first of `order` if there is none)."""
         if role == "controller":
@@ -130,6 +148,12 @@ def _topics(answer: Any) -> dict[str, int]:
         for topic in answer.topics
         if not topic.error_code and not topic.is_internal
     }
+
+
+def _is_unknown(answer: Any) -> bool | None:
+    """None: the broker has no metadata yet."""
+    (topic,) = answer.topics
+    return topic.error_code in NO_SUCH_TOPIC if answer.controller_id >= 0 else None
 
 
 def _partitions(answer: Any) -> dict[int, PartitionView] | None:

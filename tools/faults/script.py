@@ -47,6 +47,8 @@ __all__ = [
 ROLE_RETRY_S = 0.1
 ROLE_TIMEOUT_S = 10.0
 """How long a fault waits for a broker that has its role."""
+UNKNOWN_TIMEOUT_S = 1.0
+"""How long it waits if no broker can have the role: a topic that has just been created is unknown for a moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +325,7 @@ class Faulted:
         return error
 
     def _victims(self, words: Words, last: Sequence[Node]) -> list[Node]:
-        """Raises ClusterError if nobody has the role within ROLE_TIMEOUT_S."""
+        """Raises ClusterError if nobody has the role within ROLE_TIMEOUT_S, or can have it after UNKNOWN_TIMEOUT_S."""
         if words.role == "it":
             if not last:
                 raise ClusterError("the fault before it hit nobody")
@@ -336,10 +338,12 @@ class Faulted:
             return [self._cluster.broker(role.broker)]
         if words.verb in UNDOING:
             return self._those_who_had(words)
-        deadline = time.monotonic() + ROLE_TIMEOUT_S
+        began = time.monotonic()
         while (broker := self._roles.of(role)) is None:
-            if time.monotonic() > deadline or self.is_over.wait(ROLE_RETRY_S):
-                raise ClusterError(f"nobody is {words.role}")
+            waited_s = time.monotonic() - began
+            why_never = self._roles.why_never(role) if waited_s > UNKNOWN_TIMEOUT_S else None
+            if why_never or waited_s > ROLE_TIMEOUT_S or self.is_over.wait(ROLE_RETRY_S):
+                raise ClusterError(why_never or f"nobody is {words.role}")
         return [self._cluster.broker(broker)]
 
     def _those_who_had(self, words: Words) -> list[Node]:

@@ -218,10 +218,16 @@ class _Scan:
             last = (header.base_sequence + header.last_offset_delta) & 0x7FFFFFFF
             self.last_of_producer.setdefault(header.producer_id, []).append((header.last_offset, last))
         at = bisect.bisect_right(self._epochs, header.base_offset, key=lambda entry: entry[1]) - 1
-        if at >= 0 and self._epochs[at][0] != header.partition_leader_epoch and not self._epoch_is_reported:
+        is_wrong = at >= 0 and self._epochs[at][0] != header.partition_leader_epoch
+        if is_wrong and self._epochs_are_known(header) and not self._epoch_is_reported:
             self._epoch_is_reported = True
             problem = f"it has epoch {self._epochs[at][0]}, but the batch has {header.partition_leader_epoch}"
             facts.add(disk_files.LEADER_EPOCHS, f"offset {header.base_offset}", problem, CHECKPOINT_REMOVED)
+
+    def _epochs_are_known(self, header: BatchHeader) -> bool:
+        """Whether the checkpoint must have the epoch of a batch: flushes and clean stops write it."""
+        is_newest = header.partition_leader_epoch > self._epochs[-1][0]
+        return not is_newest or self._known.was_clean or self._end <= self._known.recovery_points.get(self._tp, 0)
 
     def _damage(self, name: str, found: Damage, following: int | None) -> None:
         """Reports damage. An incomplete end is normal above the recovery point, unless the stop was clean."""

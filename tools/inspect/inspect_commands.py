@@ -10,9 +10,8 @@ from pathlib import Path
 
 import click
 
-from protocol.numbers import is_plain_number
 from protocol.types import Address
-from tools.admin.bootstrap import DEFAULT_CONTROL_PLANE_LISTENER, DEFAULT_RUN_DIRECTORY
+from tools.admin.bootstrap import DEFAULT_CONTROL_PLANE_LISTENER, DEFAULT_RUN_DIRECTORY, addresses_of, no_answer
 from tools.admin.completion import complete_topics
 from tools.admin.connection import format_option, print_json
 from tools.admin.naming import bootstrap_option, directory_option, zookeeper_option
@@ -67,10 +66,10 @@ def znodes(
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
     if zookeeper is not None and directory is not None:
         raise click.UsageError("--zookeeper and --dir name a cluster each; give one of them")
-    zookeeper = zookeeper or run_directory_zookeeper(directory or DEFAULT_RUN_DIRECTORY)
-    if zookeeper is None:
-        raise click.UsageError(f"missing --zookeeper: there is no cluster in {directory or DEFAULT_RUN_DIRECTORY}.")
     with errors_in_one_line():
+        zookeeper = zookeeper or run_directory_zookeeper(directory or DEFAULT_RUN_DIRECTORY)
+        if zookeeper is None:
+            raise click.UsageError(f"missing --zookeeper: there is no cluster in {directory or DEFAULT_RUN_DIRECTORY}.")
         view, rows = asyncio.run(look(zookeeper, bootstrap_server, topics or None))
     if output == "json":
         print_json(comparison_json(rows, view, differences_only=differences_only))
@@ -115,11 +114,12 @@ def brokers_to_ask(view: ZooKeeperView, bootstrap_server: str | None) -> dict[in
         if not addresses:
             raise AdminError("ZooKeeper names no live broker with a PLAINTEXT listener: start one")
         return addresses
-    for server in bootstrap_server.split(","):
-        host, separator, port = server.strip().rpartition(":")
-        if not separator or not is_plain_number(port):
-            raise AdminError(f"--bootstrap-server {server}: expected host:port")
-        answer = live_brokers((host, int(port)))
+    try:
+        given = addresses_of(bootstrap_server)
+    except ValueError as problem:
+        raise AdminError(f"--bootstrap-server: {problem}") from None
+    for address in given:
+        answer = live_brokers(address)
         if answer is not None:
             return answer
-    raise AdminError(f"no broker answers at {bootstrap_server}; check the address and that the cluster runs")
+    raise AdminError(no_answer(bootstrap_server))

@@ -9,7 +9,6 @@ from pathlib import Path
 import click
 
 from protocol.types import TopicPartition
-from tools.admin.bootstrap import parse_properties
 from tools.admin.connection import format_option, print_json
 from tools.cluster.run_directory import RunDirectory
 from tools.failures import AdminError, errors_in_one_line
@@ -134,14 +133,10 @@ def _look(paths: Sequence[Path]) -> tuple[dict[TopicPartition, list[LogFacts]], 
 
 
 def _log_dirs(cluster: Path) -> list[Path]:
-    """Raises AdminError."""
+    """Raises AdminError, ClusterError."""
     found = []
     for broker in RunDirectory(cluster).brokers():
-        try:
-            settings = parse_properties(broker.config_file.read_text())
-        except OSError as error:
-            raise AdminError(f"{broker.config_file} cannot be read: {error.strerror}") from None
-        found += [Path(name.strip()) for name in settings.get("log.dirs", str(broker.data)).split(",")]
+        found += [Path(name.strip()) for name in broker.properties().get("log.dirs", str(broker.data)).split(",")]
     if not found:
         raise AdminError(f"{cluster} has no brokers; expected the --dir of `ottla cluster start`")
     return [path for path in found if path.is_dir()]

@@ -23,9 +23,9 @@ from tools.admin.naming import compose_option, directory_option
 from tools.cluster.local_cluster import DEFAULT_DIRECTORY
 from tools.cluster.processes import ClusterError
 from tools.failures import errors_in_one_line
-from tools.numbers import FILE, PATH, IntRange
+from tools.numbers import FILE, OUTPUT, PATH, IntRange
 from tools.points_in_time import NoTime, parse_duration_ms
-from tools.private_files import write_anew
+from tools.private_files import write_output
 from tools.terminal import echo, echo_lines
 from tools.timeline import sources
 from tools.timeline.following import Following
@@ -78,7 +78,7 @@ def milliseconds(_: click.Context, option: click.Parameter, text: str | None) ->
 @click.option("--all", "is_all", is_flag=True, help="show everything, also what was before the last failure")
 @click.option("--raw", is_flag=True, help="print the events as JSON lines, in one order and on one clock")
 @format_option
-@click.option("--html", "page", type=FILE, metavar="OUT", help="write a page that draws the story")
+@click.option("--html", "page", type=OUTPUT, metavar="OUT", help="write a page that draws the story")
 @click.option(
     "--errors",
     "errors_file",
@@ -202,7 +202,7 @@ def _write_page(
     drawn = Drawn(start_ms, start_ms - AROUND_MS, min(span.end_ms, last_ms + AROUND_MS))
     text = page_of(history_of(found, offsets), drawn, shown, clock_words(found, offsets), errors, wanted)
     try:
-        write_anew(page, text)
+        write_output(page, text)
     except OSError as problem:
         raise ClusterError(f"{page} cannot be written: {problem.strerror}") from None
 

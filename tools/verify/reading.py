@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from ottla.records import IdOf
 from protocol.topic_names import INTERNAL_TOPICS
+from tools.clients.kafka_producer import list_topics
 from tools.clients.librdkafka_errors import error_text
 from tools.failures import AdminError
 from tools.faults.reporting_clients import READER, watermarks
@@ -29,14 +30,11 @@ Settings = Mapping[str, Any]
 def read_ends(settings: Settings) -> dict[Place, int]:
     """The high watermark of every partition of the cluster that has a leader, but not of internal topics. Raises AdminError."""
     admin = AdminClient({**settings, "log_level": 2})
+    topics = list_topics(admin, str(settings["bootstrap.servers"]), ANSWER_TIMEOUT_S)
+    places = [
+        (name, number) for name, topic in topics.items() if name not in INTERNAL_TOPICS for number in topic.partitions
+    ]
     try:
-        topics = admin.list_topics(timeout=ANSWER_TIMEOUT_S).topics
-        places = [
-            (name, number)
-            for name, topic in topics.items()
-            if name not in INTERNAL_TOPICS
-            for number in topic.partitions
-        ]
         asked = {TopicPartition(*place): OffsetSpec.latest() for place in places}
         futures = admin.list_offsets(asked, request_timeout=ANSWER_TIMEOUT_S) if asked else {}
     except KafkaException as problem:

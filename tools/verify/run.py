@@ -263,10 +263,13 @@ class Run:
 
     def _wait_for_a_report(self, program: Program) -> None:
         """The times of the faults count from it: a JVM may take long to start."""
-        while self._now() < FIRST_REPORT_TIMEOUT_S and program.exit_code() is None:
+        while self._now() < FIRST_REPORT_TIMEOUT_S:
+            has_ended = program.exit_code() is not None
             if program.reports.reports:
                 self._began = program.reports.reports[0].at
                 return
+            if has_ended:
+                return  # they count from its start: no fault is done any more
             time.sleep(STEP_S)
         self._began = time.monotonic()
 

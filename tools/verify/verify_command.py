@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from protocol.plain_text import escaped
+from tools.admin.bootstrap import checked
 from tools.admin.naming import (
     bootstrap_option,
     command_config_option,
@@ -23,9 +24,9 @@ from tools.admin.naming import (
     directory_option,
     fault_command_option,
 )
-from tools.failures import ExpectedError
+from tools.failures import ExpectedError, said_of
 from tools.judge.kinds import HARMLESS, KINDS
-from tools.numbers import FILE, FloatRange, IntRange, Parsed
+from tools.numbers import FILE, OUTPUT, FloatRange, IntRange, Parsed
 from tools.terminal import echo
 
 if TYPE_CHECKING:
@@ -146,9 +147,9 @@ def verify() -> None:
     help=f"A failure, too: one of {', '.join(kind for kind in KINDS if kind in HARMLESS)}.",
 )
 @click.option("--no-load", is_flag=True, help="Without ottla's own load beside the program.")
-@click.option("--json", "json_file", type=FILE, help="Write the verdict as JSON.")
-@click.option("--junit", "junit_file", type=FILE, help="Write JUnit XML.")
-@click.option("--html", "html_file", type=FILE, help="Write a page.")
+@click.option("--json", "json_file", type=OUTPUT, help="Write the verdict as JSON.")
+@click.option("--junit", "junit_file", type=OUTPUT, help="Write JUnit XML.")
+@click.option("--html", "html_file", type=OUTPUT, help="Write a page.")
 def run(**given: Any) -> None:
     """Start COMMAND with BOOTSTRAP_SERVERS in its environment, cause faults, and judge what it reported.
 
@@ -198,7 +199,7 @@ class Options:
 def verified(options: Options, started: ExitStack) -> int:
     """Checks the options before anything is started, runs, and prints the verdict; returns its exit code."""
     from ottla.records import BadId, id_finder
-    from tools.admin.client_settings import read_command_config
+    from tools.admin.client_settings import read_librdkafka_config
     from tools.judge.lines import lines_of
     from tools.verify.run import Asked
     from tools.verify.run import verify as run_verify
@@ -216,12 +217,14 @@ def verified(options: Options, started: ExitStack) -> int:
     if options.seed is not None and options.random_faults is None:
         raise click.UsageError("--seed is for --random-faults")
     scripted = scheduled(options.faults, options.scenario)
-    settings = read_command_config(options.command_config)
+    settings = read_librdkafka_config(options.command_config)
     read_security(options.command_config, ignores_others=True)  # its errors name the line
     check_times(scripted, options.seconds)
-    outputs = writable(options)
     cluster = cluster_of(options, scripted, started)
-    servers = options.bootstrap_server or (cluster.bootstrap_servers if cluster is not None else "")
+    if options.bootstrap_server is not None:
+        servers = checked(options.bootstrap_server, "--bootstrap-server")
+    else:
+        servers = cluster.bootstrap_servers if cluster is not None else ""
     if cluster is None and (scripted or options.random_faults):
         raise click.UsageError("--bootstrap-server: faults need --fault-command, which says how to harm its brokers")
     echo(f"Cluster: {servers}")
@@ -246,7 +249,7 @@ def verified(options: Options, started: ExitStack) -> int:
         forbidden=frozenset(options.forbidden),
     )
     verdict = run_verify(asked, servers, cluster, echo, pass_through)
-    write(verdict, shlex.join(command), outputs)
+    write(verdict, shlex.join(command), options)
     echo()
     for line in lines_of(verdict):
         echo(line)
@@ -350,31 +353,14 @@ def pass_through(line: bytes) -> None:
     sys.stdout.flush()
 
 
-Writer = Callable[["Verdict", str], str]
+def write(verdict: Verdict, command: str, options: Options) -> None:
+    """Writes the files that were asked for."""
+    from tools.private_files import write_output
 
-
-def writable(options: Options) -> Sequence[tuple[Path, Writer]]:
-    """The files that were asked for. Raises CouldNotRun before the run if one's directory is missing."""
-    files = [
-        (path, writer)
-        for path, writer in (
-            (options.json_file, as_json),
-            (options.junit_file, as_junit),
-            (options.html_file, as_html),
-        )
-        if path is not None
-    ]
-    for path, _ in files:
-        if not path.absolute().parent.is_dir():
-            raise CouldNotRun(f"{path}: there is no directory {path.parent}")
-    return files
-
-
-def write(verdict: Verdict, command: str, files: Sequence[tuple[Path, Writer]]) -> None:
-    from tools.private_files import write_anew
-
+    files = ((options.json_file, as_json), (options.junit_file, as_junit), (options.html_file, as_html))
     for path, writer in files:
-        write_anew(path, writer(verdict, command))
+        if path is not None:
+            write_output(path, writer(verdict, command))
 
 
 def as_json(verdict: Verdict, command: str) -> str:
@@ -413,5 +399,7 @@ def explained(work: Callable[[ExitStack], int], started: ExitStack) -> int:
     """Raises CouldNotRun for an expected error."""
     try:
         return work(started)
-    except (ExpectedError, OSError) as problem:
+    except ExpectedError as problem:
         raise CouldNotRun(escaped(str(problem))) from None
+    except OSError as problem:
+        raise CouldNotRun(escaped(said_of(problem))) from None

@@ -77,13 +77,19 @@ class Client:
 
 
 def ask(
-    address: Address, timeout_s: float, api_key: int, version: int, body: Mapping[str, Any], client: str = "ottla"
+    address: Address,
+    timeout_s: float,
+    api_key: int,
+    version: int,
+    body: Mapping[str, Any],
+    client: str = "ottla",
+    security: Security | None = None,
 ) -> Any | None:
     """The broker's answer, as kio's entity; None without a valid answer. Waits for it: not for a thread with an event loop."""
 
     async def answer() -> Any:
         async with asyncio.timeout(timeout_s):
-            return await Client(client).ask(address, api_key, version, body, timeout_s)
+            return await Client(client, security or PLAINTEXT).ask(address, api_key, version, body, timeout_s)
 
     try:
         return asyncio.run(answer())

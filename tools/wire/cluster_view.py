@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -64,18 +66,22 @@ class ClusterView:
             except AccessRefused as error:
                 raise Unreachable(f"{_words([address])}: {error}") from None
             except (OSError, MalformedRequest) as error:
-                problem = f"{_words([address])}: {str(error) or type(error).__name__}"
+                problem = f"{_words([address])}: {_reason(error)}"
                 if isinstance(error, ConnectionResetError) and self.client.security == PLAINTEXT:
                     problem += "; if this port is for TLS or SASL, use --command-config"
         raise Unreachable(f"no broker of {_words(self._bootstrap)} answers ({problem})")
 
     async def ask_any(self, api_key: ApiKey, version: int, body: dict[str, Any]) -> Any:
         """One request to any broker that answers. Raises Unreachable if none does."""
+        problem = "there is none"
         for _ in range(3 * len(self._known())):
-            with contextlib.suppress(OSError, MalformedRequest):
-                return await self.client.ask(self._next_address(), api_key, version, body)
+            address = self._next_address()
+            try:
+                return await self.client.ask(address, api_key, version, body)
+            except (OSError, MalformedRequest) as error:
+                problem = f"{_words([address])}: {_reason(error)}"
             await asyncio.sleep(RETRY_S)
-        raise Unreachable(f"no broker of {_words(self._known())} answers")
+        raise Unreachable(f"no broker of {_words(self._known())} answers ({problem})")
 
     async def connect(self, broker: int, on_end: Callable[[BrokerConnection], None]) -> BrokerConnection:
         """Raises OSError."""
@@ -121,6 +127,13 @@ class ClusterView:
         known = self._known()
         self._next_asked += 1
         return known[self._next_asked % len(known)]
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, socket.gaierror):
+        return "the host name does not resolve"
+    number = getattr(error, "errno", None)
+    return os.strerror(number) if number else str(error) or type(error).__name__
 
 
 def _words(addresses: Sequence[Address]) -> str:

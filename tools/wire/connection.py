@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from typing import cast
 
 from protocol.kafka.framing import MalformedRequest
+from protocol.tls import tls_reason
 from protocol.types import Buffer
-from tools.wire.security import tls_reason
 
 Answer = memoryview
 OnAnswer = Callable[[Answer | None], None]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from protocol.tls import Identity, certificates_in, load_identity, private_key_in, trust
+
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----[A-Za-z0-9+/=\s]+-----END CERTIFICATE-----")
-PLACE_IN_PYTHON = re.compile(r" ?\(_ssl\.c:\d+\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +42,9 @@ class Security:
             return None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = self.checks_host
-        if self.trusted:
-            # As in Java, a trusted certificate need not be an authority's.
-            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-            context.load_verify_locations(cadata="\n".join(CERTIFICATE.findall(self.trusted)))
-        else:
-            context.load_default_certs()
+        trust(context, certificates_in(self.trusted) if self.trusted else None)
         if self.certificates:
-            self._load_own_certificate(context)
+            load_identity(context, Identity(private_key_in(self.key) or self.key, self.certificates), self.key_password)
         return context
 
     def librdkafka_properties(self) -> dict[str, str]:
@@ -71,22 +64,5 @@ class Security:
             found["ssl.endpoint.identification.algorithm"] = "https" if self.checks_host else "none"
         return found
 
-    def _load_own_certificate(self, context: ssl.SSLContext) -> None:
-        # OpenSSL reads a key from a file only, and the key must not come to a disk.
-        memory = os.memfd_create("client-certificate")
-        try:
-            with open(memory, "w", closefd=False) as file:
-                file.write(f"{self.key}\n{self.certificates}\n")
-            # The function keeps OpenSSL from asking for the password at the terminal.
-            context.load_cert_chain(f"/proc/self/fd/{memory}", password=lambda: self.key_password)
-        finally:
-            os.close(memory)
-
 
 PLAINTEXT = Security()
-
-
-def tls_reason(problem: ssl.SSLError) -> str:
-    """What went wrong, in OpenSSL's words, such as `wrong version number`."""
-    reason = problem.reason or PLACE_IN_PYTHON.sub("", str(problem)) or type(problem).__name__
-    return reason.replace("_", " ").lower()

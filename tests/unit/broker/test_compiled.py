@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib
 import inspect
@@ -197,3 +198,20 @@ def test_no_class_of_the_broker_inherits_from_a_compiled_one() -> None:
                 assert not inherited & set(MODULES), (
                     f"{name}.{found.__name__}: move its base class to a module of its own"
                 )
+
+
+REPLACED_BY_SIMULATIONS = {"broker.storage.segment": ["SENT_FROM_FILE"]}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_constants_are_final(module: str) -> None:
+    """Compiled code looks up any other name of a module in a dictionary, each time. Simulations replace a few, which must not be Final."""
+    names = [
+        name.id
+        for statement in ast.parse(source_of(module).read_text()).body
+        if isinstance(statement, ast.Assign)
+        for target in statement.targets
+        for name in ast.walk(target)
+        if isinstance(name, ast.Name)
+    ]
+    assert [name for name in names if name.isupper()] == REPLACED_BY_SIMULATIONS.get(module, [])

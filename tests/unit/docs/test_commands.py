@@ -14,7 +14,7 @@ from tests.unit.docs.pages import INLINE, PAGES, ROOT, blocks, name_of, prose, t
 from tools.cli import main
 
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
-TARGETS = {*re.findall(r"^([a-z][\w-]*):", MAKEFILE, re.MULTILINE)}
+TARGETS = {*" ".join(re.findall(r"^([a-z][\w -]*):", MAKEFILE, re.MULTILINE)).split()}
 PROGRAMS = ("ottla", "make", "python")
 SEPARATORS = {"|", "&&", ";"}
 SUBSTITUTED = re.compile(r"\$\((ottla [^)]*)\)")
@@ -35,8 +35,9 @@ def simple_commands(line: str) -> Iterator[list[str]]:
 
 
 def shown(page: Path) -> list[str]:
-    """The lines that a reader types."""
-    return [line[2:] for block in blocks(text_of(page), "console") for line in block.splitlines() if line[:2] == "$ "]
+    """The lines that a reader types, each with the lines that continue it."""
+    texts = [block.replace("\\\n", "") for block in blocks(text_of(page), "console")]
+    return [line[2:] for text in texts for line in text.splitlines() if line[:2] == "$ "]
 
 
 def mentioned(page: Path) -> list[str]:

@@ -13,6 +13,12 @@ RESET = "group reset-offsets g --topic t"
 ORDERS = "--entity-type topics --entity-name orders"
 
 TYPED_WRONGLY = [
+    ("bench compare --json nowhere/x", "there is no directory nowhere"),
+    ("bench compare --svg .", "is a directory"),
+    ("bench profile --out nowhere/x", "there is no directory nowhere"),
+    ("inspect conformance --json nowhere/x", "there is no directory nowhere"),
+    ("sim hunt --out nowhere/x", "there is no directory nowhere"),
+    ("timeline --html nowhere/x", "there is no directory nowhere"),
     ("bench controller --partitions 0", "whole numbers of at least 1"),
     ("bench controller --partitions 1000,x", "whole numbers of at least 1"),
     ("bench controller --brokers 2 --replication-factor 3", "3 replicas need at least as many brokers, found 2"),
@@ -59,7 +65,7 @@ TYPED_WRONGLY = [
     (f"{RESET} --to-latest --all-topics", "use exactly one of --topic, --all-topics and --from-file"),
     (f"{RESET} --to-latest --dry-run --execute", "cannot be used together"),
     (f"{RESET} --to-datetime now", "'now' is not a point in time: expected for example 2026-"),
-    (f"{RESET} --by-duration 1w", "'1w' is not a duration: expected for example P1DT2H30M"),
+    (f"{RESET} --by-duration 1w", "'1w' is not a duration: expected for example 20s"),
     (f"{RESET} --to-latest --export --format json", "cannot be combined with --format json"),
     ("inspect verify", "give entries of log.dirs"),
     ("produce", "missing topic name"),
@@ -139,16 +145,22 @@ def test_a_command_that_the_cluster_refuses(fake: FakeCluster, line: str, says: 
             for command in ("status", "stop", "destroy --yes", "kill 1", "pause 1", "resume 1", "restart-broker 1")
         ),
         ("cluster start --dir run --zookeeper 127.0.0.1:1/x", "Error: no ZooKeeper answers at 127.0.0.1:1:"),
+        ("sim run --plan nothing", "Error: nothing: No such file or directory"),
+        ("sim run --plan latin", "Error: latin is not UTF-8"),
+        ("sim run --plan broken", "Error: broken, line 2, column 1: not YAML: expected ',' or ']'"),
+        ("inspect znodes --zookeeper nosuch.invalid:2181/x", "the host name nosuch.invalid does not resolve"),
         ("inspect log nothing", "is not a partition's directory"),
         ("inspect verify nothing", "is not a directory"),
         ("inspect verify --cluster .", "has no brokers"),
     ],
 )
-def test_no_cluster(line: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_to_work_on(line: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("OTTLA_BOOTSTRAP_SERVER", raising=False)
     Path("bad").write_text("no.such.key=1\n")
+    Path("latin").write_bytes(b"\xe9")
+    Path("broken").write_text("- [1\n")
     result = ottla(line, "")
     assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
     assert says in result.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["bad"]
+    assert {path.name for path in tmp_path.iterdir()} == {"bad", "broken", "latin"}

@@ -6,17 +6,21 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import click
 import pytest
 from click.testing import CliRunner
 
+from tests.support.cli import ottla
 from tools import terminal
 from tools.cli import main
 from tools.clients.consume_command import Limits, _Reading
 from tools.clients.records import ReadRecord
 from tools.clients.stop_signals import StopSignals
+from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.tables import aligned
+from tools.failures import ExpectedError
 from tools.groups.group_views import table
 from tools.numbers import FloatRange, IntRange
 
@@ -66,6 +70,27 @@ def test_an_error_of_a_command_is_one_line() -> None:
     result = CliRunner().invoke(main, ["group", "describe", "--state", "--members", "--format", EVIL])
     assert result.exit_code == 2
     assert "\x1b" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (ExpectedError("it\nis so"), r"it\nis so"),
+        (OSError(28, "No space left on device", "/x\udcff"), r"/x\udcff: No space left on device"),
+        (UnicodeEncodeError("utf-8", "x\udcff", 1, 2, "surrogates not allowed"), r"'x\udcff' is not UTF-8"),
+    ],
+)
+def test_an_error_that_no_command_handled_is_one_line(
+    error: Exception, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalCluster, "exists", Mock(side_effect=error))
+    result = ottla("cluster stop --dir x")
+    assert (result.exit_code, result.stderr) == (1, f"Error: {says}\n")
+
+
+def test_a_bug_of_a_command_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalCluster, "exists", Mock(side_effect=ConnectionResetError))
+    assert isinstance(ottla("cluster stop --dir x").exception, ConnectionResetError)
 
 
 def test_commands_print_through_the_terminal_module_only() -> None:

@@ -15,14 +15,15 @@ from protocol.kafka import messages
 from protocol.numbers import is_plain_number
 from protocol.plain_text import escaped
 from protocol.types import Address
-from tools.failures import AdminError
+from tools.failures import AdminError, said_of
 from tools.inspect.conformance.known import BadKnownDifferences, Known, parse_known
 from tools.inspect.conformance.report import Sorted, difference_json, difference_lines, sort_out
 from tools.inspect.conformance.requests import requests
 from tools.inspect.conformance.run import Comparison, compare_clusters
 from tools.inspect.conformance.sequences import HISTORIES
-from tools.numbers import EXISTING_FILE, FILE, IntRange
+from tools.numbers import EXISTING_FILE, OUTPUT, IntRange
 from tools.terminal import echo, echo_lines
+from tools.yaml_nodes import not_yaml
 
 KNOWN_DIFFERENCES = Path(__file__).with_name("known_differences.yaml")
 DIFFERENT, FAILED = 1, 2
@@ -49,7 +50,7 @@ DIFFERENT, FAILED = 1, 2
     help="differences that are not reported; default: those between Kafka 3.9 and ottla",
 )
 @click.option("--all", "show_all", is_flag=True, help="report known differences, too")
-@click.option("--json", "output", type=FILE, metavar="OUT", help="write a JSON file, too")
+@click.option("--json", "output", type=OUTPUT, metavar="OUT", help="write a JSON file, too")
 def conformance(
     reference: str,
     subject: str,
@@ -101,8 +102,14 @@ def conformance(
 def read_known(path: Path) -> tuple[Known, ...]:
     """Raises AdminError."""
     try:
-        return parse_known(yaml.safe_load(path.read_text()))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError, BadKnownDifferences) as error:
+        return parse_known(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except UnicodeDecodeError:
+        raise AdminError(f"--known {path} is not UTF-8") from None
+    except yaml.YAMLError as error:
+        raise AdminError(f"--known {path}{not_yaml(error)}") from None
+    except OSError as error:
+        raise AdminError(f"--known {said_of(error)}") from None
+    except BadKnownDifferences as error:
         raise AdminError(f"--known {path}: {error}") from None
 
 

@@ -18,6 +18,7 @@ import pyarrow.compute
 from tools.cluster.guard import ClusterGuard
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.ownership import own_servers
+from tools.cluster.views import cluster_json, node_table
 from tools.faults.processes import ProcessCluster
 from tools.faults.roles import Roles
 from tools.faults.script import FaultRun, ScriptedFault
@@ -29,6 +30,7 @@ from tools.replay.run.outcome import say_outcome
 from tools.replay.run.plan import GROUP_NAMES, OutputDirectory, ReplayError
 from tools.replay.traces.flights import TOPIC, write_flights_trace
 from tools.replay.traces.schema import PRODUCE, Trace
+from tools.terminal import echo_lines
 from tools.wire.security import PLAINTEXT, Security
 
 PARTITIONS = 6
@@ -185,7 +187,7 @@ def start_cluster(options: DemoOptions, started: ExitStack) -> LocalCluster:
     with timed(f"Starting ZooKeeper and {options.brokers} brokers under {directory}"):
         cluster.start(START_TIMEOUT_S)
         cluster.wait_ready(START_TIMEOUT_S)
-    print_nodes(cluster, directory)
+    print_nodes(cluster)
     return cluster
 
 
@@ -203,13 +205,15 @@ def own_chroot(zookeeper: str | None) -> str | None:
     return f"{zookeeper}/ottla-demo-{time.time_ns() // 1_000_000}"
 
 
-def print_nodes(cluster: LocalCluster, directory: Path) -> None:
-    click.echo(f"\n  {'node':<12}{'address':<24}{'pid':>8}  directory")
-    click.echo(f"  {'zookeeper':<12}{cluster.zookeeper_connect:<24}{'':>8}  {directory / 'zookeeper'}")
-    for broker, address in zip(cluster.broker_ids, cluster.bootstrap_servers.split(","), strict=True):
-        name = f"broker {broker}"
-        click.echo(f"  {name:<12}{address:<24}{cluster.pid(broker) or '-':>8}  {directory / f'broker-{broker}'}")
-    click.echo(f"\n  bootstrap servers: {cluster.bootstrap_servers}\n")
+def print_nodes(cluster: LocalCluster) -> None:
+    lines = [
+        "",
+        *node_table(cluster_json(cluster), with_state=False),
+        "",
+        f"bootstrap servers: {cluster.bootstrap_servers}",
+        "",
+    ]
+    echo_lines(f"  {line}" if line else "" for line in lines)
 
 
 def print_next_steps(bootstrap_servers: str, directory: Path, output: OutputDirectory, group: str) -> None:

@@ -110,7 +110,7 @@ def compare(
     from tools.replay.pages.words import difference_table
     from tools.replay.run import comparison
     from tools.replay.run.open_places import Places
-    from tools.replay.run.plan import OutputDirectory, ReplayError, write_json
+    from tools.replay.run.plan import OutputDirectory, write_json
 
     with Places(spark_settings) as places:
         sides = [
@@ -121,8 +121,7 @@ def compare(
             raise click.UsageError(f"{twice[0]} is named twice: each run says something once")
         outputs = [[places.results(run) for run in side] for side in sides]
         for output in (*outputs[0], *outputs[1]):
-            if not output.plan.exists():
-                raise ReplayError(f"{output.place} is not the directory of a replay: it has no {output.plan.name}")
+            require_replay(output)
             if not output.analysis.exists():
                 analyse(places, output, master, spark_settings)
         first, second = ([comparison.read_run(output) for output in side] for side in outputs)
@@ -154,12 +153,21 @@ def repeats_in(places: Places, place: Place) -> list[Place]:
     return [run for run in (inside(place, name) for name in names) if places.exists(inside(run, "plan.json"))]
 
 
+def require_replay(output: OutputDirectory) -> None:
+    """Raises ReplayError."""
+    from tools.replay.run.plan import ReplayError
+
+    if not output.plan.exists():
+        raise ReplayError(f"{output.place} is not the directory of a replay: it has no {output.plan.name}")
+
+
 def analyse(places: Places, output: OutputDirectory, master: str | None, spark_settings: Sequence[str]) -> None:
     """Runs the Spark job's step, on this machine if `master` is None. Raises ReplayError."""
     from tools.replay.run.masters import is_local
     from tools.replay.run.plan import ReplayError
     from tools.replay.run.spark_process import SparkProcess, spark_settings_of
 
+    require_replay(output)
     if not output.tasks.exists() or not places.exists(output.place_of(output.operations)):
         raise ReplayError(f"{output.place} has no operations; the replay did not run to its end, run it again")
     if not output.uri and not is_local(master):

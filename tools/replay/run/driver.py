@@ -32,7 +32,7 @@ from tools.replay.run.exports import LiveMetrics
 from tools.replay.run.masters import host_towards, is_local
 from tools.replay.run.open_places import Places
 from tools.replay.run.outcome import read_verdict
-from tools.replay.run.plan import Asked, OutputDirectory, Plan, ReplayError, write_json
+from tools.replay.run.plan import CLIENTS_KNOWN_MAX, Asked, OutputDirectory, Plan, ReplayError, write_json
 from tools.replay.run.progress import ProgressLine
 from tools.replay.run.spark_process import SparkProcess, SparkSettings
 from tools.replay.traces.check import SINCE_1970, have_other_keys, is_since_1970
@@ -95,6 +95,11 @@ class TraceFacts:
     """Topic -> produces of records without keys, or of which the trace does not know whether they had any."""
     busiest: tuple[str, int] = ("", 0)
     """The client with the most operations, and their number."""
+    clients: Mapping[str, int] = field(default_factory=dict)
+    """Client -> its operations; empty if there are more than CLIENTS_KNOWN_MAX."""
+    has_ends: bool = True
+    """Whether transactions end in the trace."""
+    columns: Sequence[str] = ()
 
 
 def facts_of(trace: Trace) -> TraceFacts:
@@ -152,6 +157,9 @@ def facts_of(trace: Trace) -> TraceFacts:
         offsets_left_out=sum(count for names, count in of_offsets.items() if names not in ended),
         keyless=+keyless,
         busiest=busiest,
+        clients=dict(sorted(clients.items())) if len(clients) <= CLIENTS_KNOWN_MAX else {},
+        has_ends=bool(ended),
+        columns=trace.names,
     )
 
 
@@ -247,6 +255,9 @@ def new_plan(options: Options, facts: TraceFacts, place: Place, control: str) ->
         trace_rows=facts.rows - (facts.offsets_left_out if options.groups else facts.offsets),
         trace_seconds=facts.seconds,
         trace_hash=facts.digest,
+        trace_columns=list(facts.columns),
+        trace_clients=dict(facts.clients),
+        trace_has_ends=facts.has_ends,
         compacted=compacted,
         changes=changes_of(facts, topics, compacted),
         security_protocol=options.security.protocol,

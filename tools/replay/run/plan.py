@@ -23,6 +23,10 @@ class ReplayError(ExpectedError):
     """A replay that cannot run; the text says in one line why and what to do."""
 
 
+CLIENTS_KNOWN_MAX = 200
+"""A plan has the operations of so many clients, and a query their tasks. That spares a short replay a query."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """What a replay sends, and what must hold of it: as the options say."""
@@ -69,6 +73,12 @@ class Plan(Asked):
     trace_seconds: float
     trace_hash: str = ""
     """Of the trace's files; empty in a plan of an older ottla."""
+    trace_columns: list[str] = field(default_factory=list)
+    """Of the trace's files, in their types; empty: Spark looks."""
+    trace_clients: dict[str, int] = field(default_factory=dict)
+    """Client -> the number of its operations; empty if there are more than CLIENTS_KNOWN_MAX: Spark counts."""
+    trace_has_ends: bool = True
+    """Whether transactions end in the trace."""
     compacted: list[str] = field(default_factory=list)
     """Topics of the cluster that compaction may remove records from."""
     changes: list[str] = field(default_factory=list)

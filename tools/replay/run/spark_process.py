@@ -20,6 +20,7 @@ from pathlib import Path
 from tools.cluster.java import find_java
 from tools.cluster.process_handle import ProcessHandle
 from tools.replay.places import uri_of
+from tools.replay.run import spark_archive
 from tools.replay.run.masters import LOOPBACK, host_towards, is_local
 from tools.replay.run.packages import write_packages
 from tools.replay.run.plan import PARENT_PIPE_VARIABLE, OutputDirectory, ReplayError
@@ -128,6 +129,7 @@ def job_environment(java_home: Path, scratch: Path, spark: SparkSettings = LOCAL
         "PYTHONPATH": f"{source_root}{os.pathsep}{python_path}" if python_path else source_root,
         "SPARK_LAUNCHER_OPTS": JVM_OPTIONS,
         "PYSPARK_SUBMIT_ARGS": shlex.join([*spark.arguments(scratch), "pyspark-shell"]),
+        spark_archive.VARIABLE: f"{os.environ.get(spark_archive.VARIABLE, '')} {spark_archive.options()}".strip(),
         PARENT_PIPE_VARIABLE: "1",
     }
 
@@ -218,7 +220,7 @@ def processes_of_session(session: int) -> list[int]:
     found = []
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
-            fields = entry.read_text().rpartition(")")[2].split()
+            fields = entry.read_text(errors="replace").rpartition(")")[2].split()
         except OSError:
             continue  # it has ended since
         state, its_session = fields[0], int(fields[3])

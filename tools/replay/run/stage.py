@@ -20,7 +20,7 @@ from tools.admin.bootstrap import addresses_of
 from tools.replay.load.pace import Pace
 from tools.replay.load.task import COLUMNS, LoadPlan, LoadTask
 from tools.replay.run.control import ControlClient, wait_for_tasks
-from tools.replay.run.plan import GROUP_NAMES, Plan, ReplayError
+from tools.replay.run.plan import CLIENTS_KNOWN_MAX, GROUP_NAMES, Plan, ReplayError
 from tools.replay.run.session import planned_tasks, read_parquet, spark_schema
 from tools.replay.traces.schema import ABSENT, ENDS, FIELDS, OFFSETS, PRODUCE
 from tools.wire.security import PLAINTEXT, Security
@@ -78,7 +78,9 @@ def by_task(session: SparkSession, rows: DataFrame, tasks: int) -> DataFrame:
 
 def assigned(session: SparkSession, plan: Plan) -> DataFrame:
     """The rows of the trace as they are replayed, each with its task: clients multiplied, topics mapped, partitions decided."""
-    rows = with_ended_transactions(with_all_columns(read_parquet(session, plan.trace)))
+    columns = pyarrow.schema([FIELDS[name] for name in plan.trace_columns]) if plan.trace_columns else None
+    rows = with_all_columns(read_parquet(session, plan.trace, columns))
+    rows = with_ended_transactions(rows) if plan.trace_has_ends else without_transactions(rows)
     if not plan.groups:
         rows = rows.where(sql.col("op") != OFFSETS)
     copies = plan.clients
@@ -110,7 +112,7 @@ def assigned(session: SparkSession, plan: Plan) -> DataFrame:
     )
     if plan.bytes != 1:
         rows = rows.withColumn("bytes", sql.expr(f"cast(bytes * {plan.bytes!r}D as bigint)"))
-    return with_task(session, rows, plan.tasks)
+    return with_task(session, rows, plan)
 
 
 def with_all_columns(rows: DataFrame) -> DataFrame:
@@ -141,17 +143,27 @@ def with_ended_transactions(rows: DataFrame) -> DataFrame:
     )
 
 
+def without_transactions(rows: DataFrame) -> DataFrame:
+    """`with_ended_transactions` of a trace in which none ends."""
+    return rows.where(sql.col("op") != OFFSETS).withColumn("transactional_id", sql.lit(None).cast("string"))
+
+
 def mapped(column: str, values: Mapping[str, Any]) -> Any:
     """A column with `values[x]` for each value x of `column`."""
     pairs = [sql.lit(part) for pair in values.items() for part in pair]
     return sql.create_map(*pairs)[sql.col(column)]
 
 
-def with_task(session: SparkSession, rows: DataFrame, tasks: int) -> DataFrame:
+def with_task(session: SparkSession, rows: DataFrame, plan: Plan) -> DataFrame:
     """Adds the column `task`. All rows of a client have the same, so that they keep their order."""
+    tasks = plan.tasks
     by_hash = sql.pmod(sql.hash("client"), sql.lit(tasks)).cast("int")
     if tasks == 1:
         return rows.withColumn("task", sql.lit(0))
+    if 0 < len(plan.trace_clients) * plan.clients <= CLIENTS_KNOWN_MAX:
+        copies = [f"-{copy}" for copy in range(plan.clients)] if plan.clients > 1 else [""]
+        known = {f"{name}{copy}": count for name, count in plan.trace_clients.items() for copy in copies}
+        return rows.withColumn("task", mapped("client", spread(known, tasks)))
     counts = rows.groupBy("client").count().limit(CLIENTS_BALANCED_MAX + 1).collect()
     if len(counts) > CLIENTS_BALANCED_MAX:
         return rows.withColumn("task", by_hash)

@@ -161,7 +161,7 @@ class Trace:
                 groups = [at for at in range(opened.num_row_groups) if opened.metadata.row_group(at).num_rows]
                 times = opened.read_row_group(groups[-1], columns=["time_ns"])["time_ns"] if groups else []
         except (OSError, pyarrow.ArrowException) as problem:
-            raise TraceError(f"{file} cannot be read: {first_line(problem)}") from problem
+            raise TraceError(f"{file} cannot be read: {reason_of(problem)}") from problem
         if not len(times) or not times[-1].is_valid:
             raise TraceError(f"{file}: its last row has no time_ns")
         return int(times[-1].as_py())
@@ -174,7 +174,7 @@ class Trace:
                 schema, rows = opened.schema_arrow, opened.metadata.num_rows
                 text = (opened.metadata.metadata or {}).get(METADATA_KEY)
         except (OSError, pyarrow.ArrowException) as problem:
-            raise TraceError(f"{file} is not a Parquet file that can be read: {first_line(problem)}") from problem
+            raise TraceError(f"{file} is not a Parquet file that can be read: {reason_of(problem)}") from problem
         missing = [name for name in REQUIRED if name not in schema.names]
         if missing:
             raise TraceError(f"{file} is not a trace: it has no column {', '.join(missing)}")
@@ -315,7 +315,7 @@ def _batches_of(file: Path, schema: pyarrow.Schema, rows: int, before: int) -> I
                 first += batch.num_rows
                 yield pyarrow.RecordBatch.from_arrays(columns, schema.names).cast(schema)
     except (OSError, pyarrow.ArrowException) as problem:
-        raise TraceError(f"{file} cannot be read: {first_line(problem)}") from problem
+        raise TraceError(f"{file} cannot be read: {reason_of(problem)}") from problem
 
 
 def _absent(name: str, batch: pyarrow.RecordBatch, first: int) -> pyarrow.Array:
@@ -350,7 +350,7 @@ def _files_of(path: Path) -> list[Path]:
     return files
 
 
-def first_line(problem: BaseException) -> str:
+def reason_of(problem: BaseException) -> str:
     if isinstance(problem, FileNotFoundError):
         return "no such file"
     return shortened((str(problem).splitlines() or [type(problem).__name__])[0], 200)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from protocol.plain_text import shortened
 from tools.replay.traces.json_sizes import json_sizes
-from tools.replay.traces.schema import TraceError, first_line
+from tools.replay.traces.schema import TraceError, reason_of
 
 ROWS = 32 * 1024
 BLOCK_BYTES = 8 * 1024 * 1024
@@ -108,7 +108,7 @@ def _parquet_rows(file: Path, wanted: Wanted) -> Iterator[Rows]:
                 columns = {name: batch[name] for name in wanted.named}
                 yield Rows(file, "row", numbers, columns, json_sizes(batch.select(values), guess_types=False))
     except pyarrow.ArrowException as problem:
-        raise TraceError(f"{file} is not a Parquet file that can be read: {first_line(problem)}") from None
+        raise TraceError(f"{file} is not a Parquet file that can be read: {reason_of(problem)}") from None
 
 
 def _csv_rows(file: Path, stream: IO[bytes], head: bytes, wanted: Wanted) -> Iterator[Rows]:
@@ -147,7 +147,7 @@ def _csv_rows(file: Path, stream: IO[bytes], head: bytes, wanted: Wanted) -> Ite
             at = first if number is None else number
             raise TraceError(f"{file}: row {at}: expected {expected} columns, found {found}") from None
         raise TraceError(
-            f"{file} is not a CSV file that can be read, after row {first - 1}: {first_line(problem)}"
+            f"{file} is not a CSV file that can be read, after row {first - 1}: {reason_of(problem)}"
         ) from None
 
 

@@ -119,3 +119,9 @@ def test_a_planted_link_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(OSError):
         ServerLogHandler(tmp_path / "server.log", Rotation(1, 1))
     assert not (tmp_path / "target").exists()
+
+
+def test_a_fifo_that_nobody_reads_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "server.log")
+    with pytest.raises(OSError, match="No such device or address"):
+        ServerLogHandler(tmp_path / "server.log")

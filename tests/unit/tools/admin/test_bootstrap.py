@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import re
+import socket
 from pathlib import Path
 
 import pytest
 
-from tools.admin.bootstrap import NoBootstrapServer, client_endpoints, find_bootstrap_servers, parse_properties
+from tests.support.cli import ottla
+from tools.admin.bootstrap import (
+    NoBootstrapServer,
+    addresses_of,
+    client_endpoints,
+    find_bootstrap_servers,
+    no_answer,
+    parse_properties,
+)
 
 
 def write_broker(directory: Path, broker_id: int, text: str) -> None:
@@ -27,6 +37,63 @@ def test_without_a_source_the_error_says_what_to_do(tmp_path: Path) -> None:
         find_bootstrap_servers(None, None, {}, tmp_path)
     with pytest.raises(NoBootstrapServer, match=f"there is no cluster in {tmp_path}: `ottla cluster start"):
         find_bootstrap_servers(None, tmp_path, {"OTTLA_BOOTSTRAP_SERVER": "from-environment:1"}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ("a:1, b:2", (("a", 1), ("b", 2))),
+        ("a", (("a", 9092),)),
+        ("[::1]:1", (("::1", 1),)),
+        *((text, None) for text in ("", "a:1,", ":1", "a:", "a:x", "a:65536", "a:\u0661", "a\udcff:1")),
+    ],
+    ids=ascii,
+)
+def test_addresses(text: str, addresses: tuple[tuple[str, int], ...] | None) -> None:
+    if addresses is not None:
+        assert addresses_of(text) == addresses
+        return
+    with pytest.raises(ValueError, match="is not host:port"):
+        addresses_of(text)
+    if text:
+        with pytest.raises(NoBootstrapServer, match=r"--bootstrap-server: .* is not host:port"):
+            find_bootstrap_servers(text)
+        with pytest.raises(NoBootstrapServer, match=r"OTTLA_BOOTSTRAP_SERVER: .* is not host:port"):
+            find_bootstrap_servers(None, None, {"OTTLA_BOOTSTRAP_SERVER": text})
+
+
+@pytest.mark.parametrize("host", ["nosuch.invalid", "a..b"])
+def test_a_host_name_that_does_not_resolve_is_named(host: str) -> None:
+    servers = f"127.0.0.1:1,{host}:9092"
+    assert (
+        no_answer(servers)
+        == f"no broker answers at {servers}: the host name {host} does not resolve; check the address"
+    )
+    assert "check the address and that the cluster runs" in no_answer("127.0.0.1:1")
+
+
+def test_an_address_that_accepts_connections_is_not_taken_for_a_dead_broker() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        servers = f"127.0.0.1:1,127.0.0.1:{listening.getsockname()[1]}"
+        assert "connections are accepted. Either --command-config" in no_answer(servers)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "topic list",
+        "group list",
+        "cluster status",
+        "cluster health",
+        "produce t",
+        "consume t",
+        "verify run",
+        "console",
+        "fault kill controller --fault-command f",
+    ],
+)
+def test_every_command_says_that_a_host_name_does_not_resolve(command: str) -> None:
+    assert re.search("host name .*does not resolve", ottla(f"{command} --bootstrap-server nosuch.invalid").output)
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
         "_zookeeper",
         lambda cluster: SimpleNamespace(
             process=made.zookeeper,
-            start=lambda: setattr(made.zookeeper, "is_running", True),
+            start=lambda *, partitions: setattr(made.zookeeper, "is_running", True),
             wait_ready=lambda _: None,
             address=("127.0.0.1", 1),
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from tools.faults import roles
 from tools.faults.cluster import State
 from tools.faults.roles import PartitionView, Roles
+from tools.faults.words import role_of
 
 ENDED, PAUSED = 1, 2
 
@@ -26,12 +28,13 @@ class Cluster:
         return "host", broker
 
 
-def partition(index: int, leader: int) -> SimpleNamespace:
-    return SimpleNamespace(partition_index=index, leader_id=leader, replica_nodes=[3, 4], isr_nodes=[4, 3])
+def partition(index: int, leader: int, replicas: Sequence[int] = (3, 4)) -> SimpleNamespace:
+    return SimpleNamespace(partition_index=index, leader_id=leader, replica_nodes=replicas, isr_nodes=replicas[::-1])
 
 
 def topic(error_code: int, *partitions: SimpleNamespace) -> SimpleNamespace:
-    return SimpleNamespace(topics=[SimpleNamespace(error_code=error_code, partitions=list(partitions))])
+    topics = [SimpleNamespace(error_code=error_code, partitions=list(partitions))]
+    return SimpleNamespace(topics=topics, controller_id=3)
 
 
 def roles_of(answers: dict[int, Any], monkeypatch: pytest.MonkeyPatch) -> Roles:
@@ -72,6 +75,31 @@ def test_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [found.leader("t", number) for number in range(4)] == [4, None, None, None]
     assert [found.follower("t", number) for number in range(4)] == [3, 3, 3, None]
     assert roles_of({3: topic(3), 4: topic(0)}, monkeypatch).partitions("t") == {}
+
+
+@pytest.mark.parametrize(
+    ("role", "topics", "expected"),
+    [
+        ("leader of t-0", [(3, []), (3, [])], "there is no topic t"),
+        ("leader of /-0", [(17, [])], "there is no topic /"),
+        ("leader of t-0", [(3, []), (0, [partition(0, -1)])], None),
+        ("leader of t-0", [(5, []), (5, [])], None),
+        ("leader of t-2", [(0, [partition(0, 3), partition(1, 3)])], "there is no partition t-2: the topic has 2, numbered from 0"),
+        ("follower of t-0", [(0, [partition(0, 3, [3])])], "t-0 has one replica, so nobody follows"),
+        ("controller", [], None),
+    ],
+)  # fmt: skip
+def test_a_role_that_nobody_can_have(
+    role: str, topics: list[Any], expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = {broker: topic(code, *partitions) for broker, (code, partitions) in enumerate(topics, 3)}
+    found = roles_of(answers, monkeypatch)
+    assert found.why_never(role_of(role)) == expected
+
+
+def test_a_broker_without_metadata_does_not_know_that_a_topic_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = SimpleNamespace(topics=topic(3).topics, controller_id=-1)
+    assert roles_of({3: started}, monkeypatch).why_never(role_of("leader of t-0")) is None
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,15 @@ def test_it_is_the_victim_of_the_fault_before_and_not_an_older_one(monkeypatch: 
     ]
 
 
+def test_a_role_that_nobody_can_have_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    roles = SimpleNamespace(of=lambda _: None, partitions=lambda _: {}, why_never=lambda _: "there is no topic t")
+    monkeypatch.setattr(script, "Roles", lambda _: roles)
+    monkeypatch.setattr(script, "UNKNOWN_TIMEOUT_S", 0)
+    monkeypatch.setattr(script, "ROLE_TIMEOUT_S", 3600)
+    rows, victims = Faulted(cluster(), ["t"]).carry_out(parse_words("kill leader t-0"))
+    assert ([str(row) for row in rows], victims) == (["kill leader of t-0: there is no topic t"], [])
+
+
 def test_a_bug_in_a_fault_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_: str) -> int | None:
         raise ZeroDivisionError

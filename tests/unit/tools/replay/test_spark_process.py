@@ -36,7 +36,13 @@ def test_the_environment_is_our_own(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 def test_processes_of_a_session() -> None:
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
+    """Whatever other processes are called: a broker has the name of its directory."""
+    odd = "open('/proc/self/comm', 'wb').write(b'\\xff) Z 1'); print(flush=True); input()"
+    child = subprocess.Popen(
+        [sys.executable, "-c", odd], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert child.stdout is not None
+    child.stdout.readline()
     try:
         assert processes_of_session(child.pid) == [child.pid]
     finally:

@@ -24,6 +24,8 @@ from tests.support.cli import ottla
         ("--dir a --compose b", "give one of them"),
         ("--bootstrap-server localhost:1 --override a=b", "--override is for a cluster of its own"),
         ("--bootstrap-server localhost:1 --fault 'kill controller at 3s'", "faults need --fault-command"),
+        ("--bootstrap-server ''", "--bootstrap-server: '' is not host:port"),
+        ("--bootstrap-server 'x\udcff'", "--bootstrap-server: 'x\\udcff' is not host:port"),
         ("--override unclean", "'unclean' is not KEY=VALUE"),
         ("--topic a:b", "'b' is not a valid integer"),
         ("--allow losses", "'losses' is not one of"),
