@@ -8,6 +8,7 @@ import inspect
 import itertools
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -35,6 +36,8 @@ SHARED_KAFKA_SETTINGS = {
 """The settings of `shared_kafka`. test_conformance.py needs them; no other test depends on them."""
 COROUTINE_LIMIT_S = 60.0
 """Nothing that a test awaits takes so long."""
+END = float(os.environ.get("OTTLA_TESTS_END", "inf"))
+"""Seconds since 1970. No test begins later: it is skipped, and the summary says so."""
 
 # An example that takes long on a busy machine is no failure.
 settings.register_profile("ottla", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=50)
@@ -165,6 +168,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.kafka)
         if any(item.get_closest_marker(name) for name in ("kafka", "compose", "release")):
             item.add_marker(pytest.mark.thorough)
+
+
+@pytest.hookimpl(tryfirst=True)  # before fixtures start anything
+def pytest_runtest_setup() -> None:
+    if time.time() > END:
+        pytest.skip("OUT OF TIME: it would begin after OTTLA_TESTS_END")
 
 
 @pytest.hookimpl(tryfirst=True)
