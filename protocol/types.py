@@ -72,3 +72,18 @@ class Assignment:
     replicas: tuple[int, ...]
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
+
+
+class Principal(NamedTuple):
+    """Who sends the requests of a connection, as Kafka's KafkaPrincipal. As text: `User:alice`."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+
+USER = "User"
+ANONYMOUS = Principal(USER, "ANONYMOUS")
+"""Whoever has not shown who it is."""

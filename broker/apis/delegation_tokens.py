@@ -15,8 +15,6 @@ from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
 
-USER, ANONYMOUS = "User", "ANONYMOUS"
-"""Kafka's principal of a client that has not authenticated itself."""
 NO_TIME = -1
 
 
@@ -35,11 +33,12 @@ def _answer(request: Request) -> Steps:
     }
     if header.api_key == ApiKey.CREATE_DELEGATION_TOKEN:
         owner = getattr(body, "owner_principal_name", None)
+        requester = request.connection.principal
         answer |= {
-            "principal_type": body.owner_principal_type or "" if owner else USER,
-            "principal_name": owner or ANONYMOUS,
-            "token_requester_principal_type": USER,
-            "token_requester_principal_name": ANONYMOUS,
+            "principal_type": body.owner_principal_type or "" if owner else requester.kind,
+            "principal_name": owner or requester.name,
+            "token_requester_principal_type": requester.kind,
+            "token_requester_principal_name": requester.name,
             "issue_timestamp": NO_TIME,
             "max_timestamp": NO_TIME,
             "token_id": "",

@@ -24,7 +24,7 @@ from broker.network.large_frames import MODEST_FRAME_MAX
 from broker.network.request_channel import Connection, Request, Ring
 from protocol.errors import KafkaError
 from protocol.kafka.framing import MalformedRequest, Part, StoredBytes, parse_request_header
-from protocol.types import Buffer
+from protocol.types import ANONYMOUS, Buffer
 
 if TYPE_CHECKING:
     from broker.network.processor import Processor
@@ -65,6 +65,7 @@ class ClientConnection(Connection):
     def __init__(self, processor: Processor, listener: str) -> None:
         self.listener = listener
         self.remote_address = ""
+        self.principal = ANONYMOUS
         self.state = ConnectionState.OPEN
         self.last_heard = 0.0
         self.queue: deque[Request] = deque()

@@ -27,7 +27,7 @@ from broker.network.large_frames import LargeFrames, Turns
 from broker.network.unsent_answers import UnsentAnswers
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import Part, RequestHeader, response_header
-from protocol.types import Buffer
+from protocol.types import Buffer, Principal
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +55,7 @@ class Connection(asyncio.BufferedProtocol):
 
     listener: str
     remote_address: str
+    principal: Principal
     queue: deque[Request]
     """The requests that wait, in the order in which they came."""
     held: int

@@ -24,7 +24,7 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import Part, in_memory, parse_request_header
 from protocol.rpc.messages import PartitionState, UpdateMetadataRequest
 from protocol.topic_ids import topic_id_text
-from protocol.types import LEADER_DURING_DELETE, Assignment, BrokerInfo, TopicPartition
+from protocol.types import ANONYMOUS, LEADER_DURING_DELETE, Assignment, BrokerInfo, TopicPartition
 from protocol.zk.znodes import TopicZNode
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
 
@@ -78,6 +78,7 @@ class FakeConnection:
     listener = "PLAINTEXT"
     remote_address = "127.0.0.1"
     peer = "the test"
+    principal = ANONYMOUS
 
     def __init__(self) -> None:
         self.sent = b""
