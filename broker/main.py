@@ -29,6 +29,8 @@ import uvloop
 
 from broker.admin.config_admin import ConfigAdmin
 from broker.admin.topic_admin import TopicAdmin
+from broker.authorization.acl_store import AclStore
+from broker.authorization.authorizer import authorizer_of
 from broker.cluster import registration
 from broker.cluster.assigned_partitions import AssignedPartitions
 from broker.cluster.controlled_shutdown_client import ControlledShutdownClient
@@ -212,6 +214,10 @@ class Broker:
         self._configs.on_broker_config = self._broker_config_changed
         self._configs.on_topic_configs = self._topic_configs_changed
         self._configs.topics_here = self._log_manager.topics
+        self._authorizer = authorizer_of(config)
+        self._acls: AclStore | None = None
+        if self._authorizer is not None:
+            self._acls = AclStore(self._authorizer, self._zk, clock, self._events)
         self._recorder = Recorder(
             config.broker_id, filesystem, clock, asyncio.get_running_loop(), self._directory_of_recordings
         )
@@ -290,6 +296,7 @@ class Broker:
                 background.create_task(self._log_manager.upkeep.run()),
                 background.create_task(self._cleaner.run()),
                 background.create_task(self._configs.run()),
+                *([background.create_task(self._acls.run())] if self._acls is not None else []),
                 background.create_task(self._follow_descriptor_limit()),
                 background.create_task(self._request_metrics.settle_regularly()),
                 background.create_task(self._tls.follow()),
@@ -313,6 +320,8 @@ class Broker:
         await self._zk.start(self._config.zookeeper_connection_timeout_ms / 1000)
         await self._despite_losses(lambda: registration.prepare_paths(self._zk))
         await self._despite_losses(self._configs.start)
+        if self._acls is not None:
+            await self._despite_losses(self._acls.start)
         self._recorder.apply(self._configs.layers.effective)
         self._cluster_id = await self._despite_losses(lambda: registration.cluster_id(self._zk))
         self._log_manager.log_directories.check_meta(self._config.broker_id, self._cluster_id)
@@ -367,6 +376,8 @@ class Broker:
             replica_listener=self._listeners.replica_listener,
             long_answers=LongAnswers(self._clock.monotonic),
             recorder=self._recorder,
+            authorizer=self._authorizer,
+            acls=self._acls,
             request_metrics=self._request_metrics,
         )
         self._handler = RequestHandler(context, self._request_metrics)

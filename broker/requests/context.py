@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 from broker.admin.config_admin import ConfigAdmin
 from broker.admin.topic_admin import TopicAdmin
+from broker.authorization.acl_store import AclStore
+from broker.authorization.authorizer import Authorizer
 from broker.cluster.metadata_cache import MetadataCache
 from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.suspected_leaders import SuspectedLeaders
@@ -170,6 +172,10 @@ class ApiContext:
     """The only listener on which a replica id is allowed. None: all listeners, because clients and brokers share one."""
     long_answers: LongAnswers
     recorder: Recorder
+    authorizer: Authorizer | None = None
+    """None: everybody may do everything."""
+    acls: AclStore | None = None
+    """Where ACLs are changed; None without an authorizer."""
     request_metrics: RequestMetrics = field(default_factory=RequestMetrics)
     old_fetches: RareLine = field(default_factory=lambda: RareLine(1.0, time.monotonic))
     """Allows the lines about fetches of versions that carry no records: an old client asks again at once."""

@@ -145,6 +145,25 @@ def replica_selector(text: str) -> None:
         raise ConfigError(f"{_shown(text)}: expected nothing, or {RACK_AWARE_SELECTOR}")
 
 
+ACL_AUTHORIZER = "kafka.security.authorizer.AclAuthorizer"
+
+
+def authorizer_class(text: str) -> None:
+    """Kafka loads any class of this name. ottla has Kafka's one for ZooKeeper mode, and runs no Java."""
+    if text not in ("", ACL_AUTHORIZER):
+        raise ConfigError(f"{_shown(text)}: expected nothing (no rights are checked), or {ACL_AUTHORIZER}")
+
+
+def super_users_in(text: str) -> frozenset[str]:
+    """The principals in a list such as `User:admin;User:CN=broker,O=example`. Raises ConfigError."""
+    users = frozenset(user.strip() for user in text.split(";") if user.strip())
+    for user in users:
+        kind, colon, name = user.partition(":")
+        if not (kind and colon and name):
+            raise ConfigError(f"{_shown(user)}: expected principals such as User:admin, separated by semicolons")
+    return users
+
+
 def setting(
     default: Any,
     *,
@@ -227,6 +246,19 @@ class BrokerConfig:
     )
     ssl_of_listeners: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The settings above of single listeners: their keys with the prefix."""
+
+    # rights
+    authorizer_class_name: str = setting(
+        "",
+        check=authorizer_class,
+        doc=f"{ACL_AUTHORIZER}: rights are checked by the ACLs in ZooKeeper; empty: none are",
+    )
+    super_users: str = setting(
+        "", check=super_users_in, doc="principals who may do everything, such as User:admin;User:CN=broker"
+    )
+    allow_everyone_if_no_acl_found: bool = setting(
+        False, doc="whether everybody may do everything with a resource that has no ACL"
+    )
 
     # the log
     log_dirs: str = setting("", doc="comma-separated directories; must be set")

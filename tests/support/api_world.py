@@ -161,6 +161,8 @@ class World:
             replica_listener=None,
             long_answers=LongAnswers(lambda: 0.0),
             recorder=SimpleNamespace(recording=None),
+            authorizer=None,
+            acls=None,
             request_metrics=RequestMetrics(),
             old_fetches=RareLine(1.0, lambda: 0.0),
         )

@@ -222,9 +222,22 @@ class MemorySession:
                 self.server.watch(DATA, path, self, watch)
         return [None if node is None else (node.data, node.stat()) for node in nodes]
 
+    async def ensure_path(self, path: str) -> None:
+        await self._turn()
+        if path not in self.server.nodes:
+            self.server.ensure(path)
+
     async def create(
-        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
+        self,
+        path: str,
+        data: bytes = b"",
+        *,
+        ephemeral: bool = False,
+        sequence: bool = False,
+        make_parents: bool = False,
     ) -> tuple[str, Stat]:
+        if make_parents:
+            await self.ensure_path(parent_of(path))
         if sequence:
             path += f"{self.server.get(parent_of(path)).created:010d}"
         await self._one(CreateOp(path, data, ephemeral))

@@ -1,0 +1,255 @@
+"""ACLs in ZooKeeper: read at the start, followed while the broker runs, changed by compare and set (AclAuthorizer, ZkAclStore).
+
+A change is written to the pattern's node and then announced by a child of `/kafka-acl-changes` or `/kafka-acl-extended-changes`. Every
+broker watches those children and reads the named patterns again. A broker whose session expired has lost its watches, and reads
+everything again. A node that cannot be read is logged, and the pattern's earlier ACLs stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from broker.authorization.acl_index import AclIndex
+from broker.authorization.authorizer import Authorizer
+from broker.process.clock import Clock
+from broker.process.event_log import EventLog
+from protocol.acls import RESOURCE_TYPES, Acl, Pattern, PatternType, ResourceType, name_of, word_of
+from protocol.topic_names import shown
+from protocol.zk import acl_znodes
+from protocol.zk.session import (
+    BadVersion,
+    ConnectionLoss,
+    NodeExists,
+    NoNode,
+    SessionExpired,
+    SessionState,
+    WatchEvent,
+    ZkError,
+    ZooKeeperSession,
+    each_readable,
+)
+
+log = logging.getLogger(__name__)
+
+CHANGE_KEPT_MS: Final = 15 * 60 * 1000
+PURGED_AT_ONCE: Final = 100
+PATTERNS_IN_A_TURN: Final = 100
+"""Nodes that are decoded in one turn of the loop."""
+ATTEMPTS_MAX: Final = 10
+"""Attempts to change a node that others change, too (AclAuthorizer.maxUpdateRetries)."""
+RETRY_S: Final = 0.1
+"""Pause after an attempt, and after ZooKeeper did not answer."""
+NO_ACLS: Final[frozenset[Acl]] = frozenset()
+
+Change = Callable[[frozenset[Acl]], frozenset[Acl]]
+
+
+class CannotChangeAcls(Exception):
+    """Others changed the same node in each attempt."""
+
+
+class AclStore:
+    """Call `start` before clients are served, then `run` as a task."""
+
+    def __init__(self, authorizer: Authorizer, zk: ZooKeeperSession, clock: Clock, events: EventLog) -> None:
+        self._authorizer = authorizer
+        self._zk = zk
+        self._clock = clock
+        self._events = events
+        self._seen: dict[PatternType, frozenset[str]] = dict.fromkeys(acl_znodes.CHANGES, frozenset())
+        self._is_behind = True
+        self._is_started = False
+        self._wake = asyncio.Event()
+        self._busy = asyncio.Lock()
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Creates the parents, reads all ACLs and watches for changes. Raises ZkError; may then be called again."""
+        for path in acl_znodes.PERSISTENT_PATHS:
+            await self._zk.ensure_path(path)
+        if not self._is_started:
+            self._is_started = True
+            self._zk.add_listener(self._session_changed)
+        await self._catch_up()
+
+    async def run(self) -> None:
+        """Follows the changes until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self._catch_up()
+            except ZkError as error:
+                log.debug("changes of ACLs are waiting for ZooKeeper: %s", error)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(RETRY_S):
+                        await self._wake.wait()
+                self._wake.set()
+            except Exception:
+                # The boundary of the task: the next change is processed, even if data in ZooKeeper makes this one fail.
+                log.exception("a change of ACLs could not be applied")
+                await asyncio.sleep(RETRY_S)
+
+    def _session_changed(self, state: SessionState) -> None:
+        if state is SessionState.EXPIRED:
+            self._is_behind = True
+        elif state is SessionState.CONNECTED:
+            self._wake.set()
+
+    def _woken(self, _: WatchEvent) -> None:
+        self._wake.set()
+
+    # -- following the changes --------------------------------------------------------------------------------------
+
+    async def _catch_up(self) -> None:
+        async with self._busy:
+            names = {
+                kind: frozenset(await self._zk.children(parent, self._woken))
+                for kind, parent in acl_znodes.CHANGES.items()
+            }
+            if self._is_behind:
+                # The watches are set already: they fire for changes during this read.
+                self._is_behind = False
+                try:
+                    await self._read_all()
+                except BaseException:
+                    self._is_behind = True
+                    raise
+            else:
+                changed: dict[Pattern, None] = {}
+                for kind, found in names.items():
+                    changed.update(dict.fromkeys(await self._announced(kind, sorted(found - self._seen[kind]))))
+                if changed:
+                    await self._read_again(list(changed))
+            self._seen = names
+        for kind, found in names.items():
+            await self._purge(acl_znodes.CHANGES[kind], sorted(found))
+
+    async def _read_all(self) -> None:
+        patterns: list[Pattern] = []
+        for pattern_type, parent in acl_znodes.PARENTS.items():
+            for name in await self._zk.children(parent):
+                kind = word_of(ResourceType, name)
+                if kind in RESOURCE_TYPES and name == name_of(kind):
+                    found = await self._zk.children(f"{parent}/{name}")
+                    patterns += [Pattern(kind, resource, pattern_type) for resource in found]
+                else:
+                    log.warning("%s/%s is not a type of resources: its ACLs are ignored", parent, shown(name))
+        index = AclIndex()
+        await self._read_into(index, patterns)
+        self._authorizer.use(index)
+        self._events.write("acls_read", count=len(index))
+        log.info("read %d ACLs of %d patterns", len(index), len(index.patterns()))
+
+    async def _announced(self, pattern_type: PatternType, names: Sequence[str]) -> list[Pattern]:
+        parent = acl_znodes.CHANGES[pattern_type]
+        nodes = await each_readable([f"{parent}/{name}" for name in names], self._zk.get_many)
+        patterns = []
+        for name, node in zip(names, nodes, strict=True):
+            if node is None:
+                continue
+            try:
+                if isinstance(node, ZkError):
+                    raise ValueError(node)
+                patterns.append(acl_znodes.decode_change(pattern_type, node[0]))
+            except ValueError as error:
+                log.warning("%s/%s cannot be read: %s", parent, shown(name), error)
+        return patterns
+
+    async def _read_again(self, patterns: Sequence[Pattern]) -> None:
+        index = self._authorizer.index
+        await self._read_into(index, patterns)
+        self._authorizer.use(index)
+        self._events.write("acls_changed", patterns=[str(pattern) for pattern in patterns[:10]], count=len(patterns))
+
+    async def _read_into(self, index: AclIndex, patterns: Sequence[Pattern]) -> None:
+        for at in range(0, len(patterns), PATTERNS_IN_A_TURN):
+            some = patterns[at : at + PATTERNS_IN_A_TURN]
+            nodes = await each_readable([acl_znodes.path_of(pattern) for pattern in some], self._zk.get_many)
+            for pattern, node in zip(some, nodes, strict=True):
+                try:
+                    if isinstance(node, ZkError):
+                        raise ValueError(node)
+                    index.put(pattern, acl_znodes.decode(node[0]) if node is not None else NO_ACLS)
+                except ValueError as error:
+                    earlier = self._authorizer.index.patterns().get(pattern, NO_ACLS)
+                    index.put(pattern, earlier)
+                    log.warning("the ACLs of %s cannot be read, the earlier ones stay: %s", shown(str(pattern)), error)
+
+    async def _purge(self, parent: str, names: Iterable[str]) -> None:
+        """Removes old announcements. A broker that missed one of them has a new session, and reads everything."""
+        oldest = list(names)[:PURGED_AT_ONCE]
+        found = await each_readable([f"{parent}/{name}" for name in oldest], self._zk.get_many)
+        for name, node in zip(oldest, found, strict=True):
+            if node is None or isinstance(node, ZkError):
+                continue
+            if self._clock.wall_ms() - node[1].ctime_ms > CHANGE_KEPT_MS:
+                try:
+                    await self._zk.delete(f"{parent}/{name}")
+                except (ConnectionLoss, SessionExpired):
+                    raise
+                except ZkError as error:  # another broker was faster, or no broker created it
+                    log.debug("an old announcement stays: %s", error)
+
+    # -- changing ---------------------------------------------------------------------------------------------------
+
+    async def change(self, pattern: Pattern, change: Change, timeout_s: float) -> tuple[frozenset[Acl], frozenset[Acl]]:
+        """Replaces the pattern's ACLs with `change(acls)`, applies them here, and announces them. Returns the ACLs before and after.
+
+        `change` is called again if others have changed the ACLs meanwhile. Raises ZkError, CannotChangeAcls.
+        """
+        attempt = _Attempt()
+        async with self._busy:
+            return await self._zk.repeated(lambda: self._change(pattern, change, attempt), timeout_s)
+
+    async def _change(
+        self, pattern: Pattern, change: Change, attempt: _Attempt
+    ) -> tuple[frozenset[Acl], frozenset[Acl]]:
+        path = acl_znodes.path_of(pattern)
+        for _ in range(ATTEMPTS_MAX):
+            before, version = await self._read(path)
+            after = change(before)
+            try:
+                if after != before:
+                    attempt.before = before  # if the answer is lost, the next attempt does not know what was before
+                    await self._write(path, after, version)
+                elif attempt.before is not None:
+                    before = attempt.before
+            except (BadVersion, NodeExists, NoNode):
+                attempt.before = None
+                await asyncio.sleep(RETRY_S)
+                continue
+            index = self._authorizer.index
+            index.put(pattern, after)
+            self._authorizer.use(index)
+            if after != before:
+                data = acl_znodes.encode_change(pattern)
+                await self._zk.create(acl_znodes.change_path(pattern), data, sequence=True)
+            return before, after
+        raise CannotChangeAcls(f"the ACLs of {pattern} were changed by others in each of {ATTEMPTS_MAX} attempts")
+
+    async def _read(self, path: str) -> tuple[frozenset[Acl], int]:
+        try:
+            data, stat = await self._zk.get(path)
+        except NoNode:
+            return NO_ACLS, -1
+        return acl_znodes.decode(data), stat.version
+
+    async def _write(self, path: str, acls: frozenset[Acl], version: int) -> None:
+        if version < 0:
+            await self._zk.create(path, acl_znodes.encode(sorted(acls)), make_parents=True)
+        elif acls:
+            await self._zk.set(path, acl_znodes.encode(sorted(acls)), version)
+        else:
+            await self._zk.delete(path, version)
+
+
+class _Attempt:
+    """What a change has written before ZooKeeper's answer was lost. `before`: the ACLs that it replaced."""
+
+    before: frozenset[Acl] | None = None
