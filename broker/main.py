@@ -218,6 +218,7 @@ class Broker:
         self._acls: AclStore | None = None
         if self._authorizer is not None:
             self._acls = AclStore(self._authorizer, self._zk, clock, self._events)
+            self._authorizer.on_change = self._replicas.fetches.rights_changed
         self._recorder = Recorder(
             config.broker_id, filesystem, clock, asyncio.get_running_loop(), self._directory_of_recordings
         )

@@ -12,7 +12,7 @@ from collections.abc import Coroutine
 from typing import Any, Final
 
 from broker.apis.api_versions import refuse_version
-from broker.apis.gathered_produces import GatheredProduces
+from broker.apis.gathered_produces import GatheredProduces, GuardedProduces
 from broker.apis.table import HANDLERS, Handler
 from broker.network.connection_state import Hold
 from broker.network.request_channel import OLD_CLIENTS, Request
@@ -35,7 +35,7 @@ class RequestHandler:
     def __init__(self, context: ApiContext, metrics: RequestMetrics | None = None) -> None:
         """`metrics` counts the requests; fetches are counted by their API, which knows whose they are."""
         self._context = context
-        self._gathered = GatheredProduces(context)
+        self._gathered = GatheredProduces(context) if context.authorizer is None else GuardedProduces(context)
         measured = (metrics or RequestMetrics()).by_key
         self._routes: dict[int, tuple[int, int, Handler, ApiMetrics | None]] = {
             int(key): (ANSWERED[key].min, ANSWERED[key].max, handler, measured.get(key))

@@ -93,8 +93,6 @@ OPERATIONS_OF: Final[Mapping[ResourceType, tuple[Operation, ...]]] = {
         Operation.DESCRIBE_CONFIGS,
         Operation.ALTER_CONFIGS,
         Operation.IDEMPOTENT_WRITE,
-        Operation.CREATE_TOKENS,
-        Operation.DESCRIBE_TOKENS,
     ),
     ResourceType.TRANSACTIONAL_ID: (Operation.WRITE, Operation.DESCRIBE),
     ResourceType.DELEGATION_TOKEN: (Operation.DESCRIBE,),

@@ -8,10 +8,12 @@ While the partition does not exist, the answer is COORDINATOR_NOT_AVAILABLE, whi
 from __future__ import annotations
 
 from broker.network.request_channel import Request
+from broker.requests import rights
 from broker.requests.context import ApiContext
 from broker.requests.producer_errors import respond_with_error
 from broker.requests.steps import Further
 from broker.transactions.transaction import ProducerIdAndEpoch
+from protocol.acls import Operation
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
@@ -22,6 +24,12 @@ from protocol.types import TopicPartition
 def add_offsets_to_txn(context: ApiContext, request: Request) -> Further:
     header = request.header
     body = messages.decode_request(ApiKey.ADD_OFFSETS_TO_TXN, header.api_version, request.frame, header.body_offset)
+    if not rights.on_transactional_id(context, request, Operation.WRITE, str(body.transactional_id)):
+        respond_with_error(request, ApiKey.ADD_OFFSETS_TO_TXN, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        return None
+    if not rights.on_group(context, request, Operation.READ, str(body.group_id)):
+        respond_with_error(request, ApiKey.ADD_OFFSETS_TO_TXN, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        return None
     tp = TopicPartition(OFFSETS_TOPIC, context.groups.partition_of(str(body.group_id)))
     if context.metadata.partition(tp) is None:
         return _make_topic_and_refuse(context, request)

@@ -3,9 +3,10 @@
 v0 to v3 are of producers: one transaction. v4 and v5 are of brokers, with many transactions; each adds, or only verifies (KIP-890). They
 are answered when all transactions are, and with CLUSTER_AUTHORIZATION_FAILED on a listener for clients, if the brokers have their own.
 
-If a partition does not exist, it gets UNKNOWN_TOPIC_OR_PARTITION, the others OPERATION_NOT_ATTEMPTED, and nothing is added. A verification
-does not look: its partition exists at the broker that asks, and this broker may not have heard of it yet. PRODUCER_FENCED is
-INVALID_PRODUCER_EPOCH before v2. If the previous transaction is not complete yet, the request waits for that for a moment.
+If a partition does not exist, or the client may not write to its topic, it gets the error, the others OPERATION_NOT_ATTEMPTED, and nothing
+is added. A verification does not look: its partition exists at the broker that asks, and this broker may not have heard of it yet.
+PRODUCER_FENCED is INVALID_PRODUCER_EPOCH before v2. If the previous transaction is not complete yet, the request waits for that for a
+moment.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from broker.network.request_channel import Request
-from broker.requests import producer_errors
+from broker.requests import producer_errors, rights
 from broker.requests.context import ApiContext
 from broker.requests.followers import may_ask_as_replica
 from broker.requests.steps import Further, StepsTo, in_steps, respond_with
 from broker.transactions.transaction import ProducerIdAndEpoch
+from protocol.acls import Operation, ResourceType
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
+from protocol.topic_names import INTERNAL_TOPICS
 from protocol.types import TopicPartition
 
 BROKERS_SINCE = 4
@@ -49,8 +52,16 @@ def _begin(context: ApiContext, request: Request) -> StepsTo[None]:
         producer = ProducerIdAndEpoch(int(body.v3_and_below_producer_id), int(body.v3_and_below_producer_epoch))
         asked = _Asked(str(body.v3_and_below_transactional_id), producer, False, body.v3_and_below_topics)
         answers = _Answers(context, request, 1)
-        yield from _serve(context, asked, answers)
-    elif not may_ask_as_replica(context, request):
+        if rights.on_transactional_id(context, request, Operation.WRITE, asked.transactional_id):
+            topics = (str(topic.name) for topic in asked.topics)
+            denied = yield from rights.denied(context, request, Operation.WRITE, ResourceType.TOPIC, topics)
+            yield from _serve(
+                context, asked, answers, denied | (INTERNAL_TOPICS if context.authorizer else frozenset())
+            )
+        else:
+            error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            answers.add(asked.transactional_id, dict.fromkeys(_partitions(asked.topics), error))
+    elif not may_ask_as_replica(context, request) or not rights.on_cluster(context, request, Operation.CLUSTER_ACTION):
         _respond(context, request, {}, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     else:
         transactions = {str(row.transactional_id): row for row in body.transactions}
@@ -78,19 +89,23 @@ class _Answers:
             _respond(self._context, self._request, self._found)
 
 
-def _serve(context: ApiContext, asked: _Asked, answers: _Answers) -> StepsTo[None]:
+def _serve(
+    context: ApiContext, asked: _Asked, answers: _Answers, denied: frozenset[str] = frozenset()
+) -> StepsTo[None]:
+    """`denied`: topics to which the client may not write."""
     partitions: dict[TopicPartition, None] = {}
-    unknown: dict[TopicPartition, None] = {}
+    wrong: dict[TopicPartition, ErrorCode] = {}
     for number, tp in enumerate(_partitions(asked.topics), 1):
         partitions[tp] = None
-        if not asked.verify_only and context.metadata.partition(tp) is None:
-            unknown[tp] = None
+        if tp.topic in denied:
+            wrong[tp] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif not asked.verify_only and context.metadata.partition(tp) is None:
+            wrong[tp] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if number % PARTITIONS_IN_A_STEP == 0:
             yield
     transactional_id = asked.transactional_id
-    if unknown:
-        missing, others = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED
-        answers.add(transactional_id, {tp: missing if tp in unknown else others for tp in partitions})
+    if wrong:
+        answers.add(transactional_id, {tp: wrong.get(tp, ErrorCode.OPERATION_NOT_ATTEMPTED) for tp in partitions})
     elif asked.verify_only:
         answers.add(transactional_id, context.transactions.verify(transactional_id, asked.producer, partitions))
     else:

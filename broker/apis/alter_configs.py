@@ -9,12 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from broker.admin.config_admin import Resource
-from broker.admin.config_changes import Change, Operation
+from broker.admin import config_changes
+from broker.admin.config_admin import Resource, ResourceType
+from broker.admin.config_changes import Change
 from broker.network.request_channel import Request
-from broker.requests import waiting
+from broker.requests import rights, waiting
 from broker.requests.context import ApiContext
 from broker.requests.steps import each, finished, respond_when_finished, slice_of_own
+from protocol.acls import Operation
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
 from protocol.zk.session import ZkError
@@ -28,7 +30,7 @@ CHANGES_MAX = 1_000
 
 def alter_configs(context: ApiContext, request: Request) -> Coroutine[Any, Any, None]:
     def changes_of(row: Any) -> list[Change]:
-        return [Change(config.name, Operation.SET, config.value) for config in row.configs]
+        return [Change(config.name, config_changes.Operation.SET, config.value) for config in row.configs]
 
     return alter_resources(context, request, changes_of, replaces_all=True)
 
@@ -56,6 +58,9 @@ async def alter_resources(
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "the resource is named twice in the request")
             if len(row.configs) > CHANGES_MAX:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"more than {CHANGES_MAX} settings of one resource")
+            refusal = refused_for(context, request, Operation.ALTER_CONFIGS, resource)
+            if refusal is not None:
+                raise refusal
             changes = changes_of(row)
             await context.config_admin.alter(resource, changes, replaces_all=replaces_all, validate_only=validate_only)
         except KafkaError as refused:
@@ -72,6 +77,16 @@ async def alter_resources(
         )
     answer = {"throttle_time": 0, "responses": responses}
     await respond_when_finished(context, request, messages.encoding(header.api_key, header.api_version, answer))
+
+
+def refused_for(context: ApiContext, request: Request, operation: Operation, resource: Resource) -> KafkaError | None:
+    """The error if the client may not do this with the settings of the resource. Those of brokers belong to the cluster."""
+    if resource.kind == ResourceType.TOPIC:
+        if not rights.on_topic(context, request, operation, resource.name):
+            return KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "")
+    elif not rights.on_cluster(context, request, operation):
+        return KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "")
+    return None
 
 
 def _resource(row: Any) -> Resource:

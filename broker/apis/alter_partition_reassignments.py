@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from broker.network.request_channel import Request
+from broker.requests import rights
 from broker.requests.context import ApiContext
 from broker.requests.steps import SharedErrors, Steps, StepsTo, by_topic, finished, parts_of, respond_when_finished
+from protocol.acls import Operation
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
 from protocol.types import TopicPartition
@@ -33,6 +35,10 @@ async def alter_partition_reassignments(context: ApiContext, request: Request) -
     answers: dict[TopicPartition, KafkaError | None] = {}
     shared_errors = SharedErrors()
     error = None
+    if not rights.on_cluster(context, request, Operation.ALTER):
+        error = KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
+        await respond_when_finished(context, request, _answer(request, {}, error))
+        return
     try:
         async with asyncio.timeout(timeout_ms / 1000 if timeout_ms > 0 else None):
             for part in parts_of(targets.items(), PARTITIONS_AT_ONCE):

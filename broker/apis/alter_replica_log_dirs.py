@@ -11,8 +11,10 @@ from __future__ import annotations
 import logging
 
 from broker.network.request_channel import Request
+from broker.requests import rights
 from broker.requests.context import ApiContext
 from broker.requests.steps import Further, Steps, by_topic, respond_in_steps
+from protocol.acls import Operation
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
 from protocol.types import TopicPartition
@@ -39,6 +41,9 @@ def _answer(context: ApiContext, request: Request) -> Steps:
             yield
         yield
     errors: dict[TopicPartition, ErrorCode] = {}
+    if not rights.on_cluster(context, request, Operation.ALTER):
+        errors = dict.fromkeys(wanted, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        wanted = {}
     refused: tuple[TopicPartition, str, KafkaError] | None = None
     failures = 0
     for tp, path in wanted.items():

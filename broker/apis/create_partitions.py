@@ -13,9 +13,10 @@ from typing import Any
 
 from broker.admin.partition_additions import TOPIC_PARTITIONS_MAX
 from broker.network.request_channel import Request
-from broker.requests import waiting
+from broker.requests import rights, waiting
 from broker.requests.context import ApiContext
 from broker.requests.steps import bare, collected, each, finished, respond_when_finished, slice_of_own
+from protocol.acls import Operation
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
 from protocol.types import NO_LEADER
@@ -60,6 +61,9 @@ async def _create(context: ApiContext, request: Request, body: Any) -> Answers:
         name = topic.name
         if counts[name] > 1:
             answers[name] = KafkaError(ErrorCode.INVALID_REQUEST, "the topic is named twice in the request")
+            continue
+        if not rights.on_topic(context, request, Operation.ALTER, name):
+            answers[name] = KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "the topic authorization is failed.")
             continue
         given = None
         if topic.assignments is not None:

@@ -15,9 +15,10 @@ from typing import Any
 from broker.admin.partition_additions import TOPIC_PARTITIONS_MAX
 from broker.admin.topic_admin import ZOOKEEPER_WAIT_MAX_S, NewTopic, PlannedTopic, TopicNames
 from broker.network.request_channel import Request
-from broker.requests import waiting
+from broker.requests import rights, waiting
 from broker.requests.context import ApiContext
 from broker.requests.steps import StepsTo, each, finished, respond_when_finished, slice_of_own
+from protocol.acls import Operation
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
 from protocol.types import NO_LEADER
@@ -62,11 +63,16 @@ async def _create(context: ApiContext, request: Request, body: Any) -> Iterable[
     made: list[PlannedTopic] = []
     names: TopicNames | None = None
     left = NEW_PARTITIONS_MAX
+    may_all = rights.on_cluster(context, request, Operation.CREATE)
     for number, topic in enumerate(body.topics, 1):
         if number % TOPICS_AT_ONCE == 0:
             await slice_of_own(context, request)
         if counts[topic.name] > 1:
             answers.append(_failure(topic.name, ErrorCode.INVALID_REQUEST, "the topic is named twice in the request"))
+            continue
+        if not (may_all or rights.on_topic(context, request, Operation.CREATE, topic.name)):
+            error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            answers.append(_failure(topic.name, error, "Authorization failed."))
             continue
         try:
             wanted = max(topic.num_partitions, len(topic.assignments))
@@ -90,18 +96,27 @@ async def _create(context: ApiContext, request: Request, body: Any) -> Iterable[
         except ZkError as error:
             answers.append(_failure(topic.name, ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper does not answer: {error}"))
     late = await _without_leaders(context, made, deadline)
-    return (_row(context, answer, late, is_made=not validate_only) for answer in answers)
+    return (_row(context, request, answer, late, is_made=not validate_only) for answer in answers)
 
 
 def _row(
-    context: ApiContext, answer: PlannedTopic | dict[str, Any], late: Collection[str], *, is_made: bool
+    context: ApiContext,
+    request: Request,
+    answer: PlannedTopic | dict[str, Any],
+    late: Collection[str],
+    *,
+    is_made: bool,
 ) -> Mapping[str, Any]:
     if isinstance(answer, dict):
         return answer
     if answer.name in late:
         failure = _failure(answer.name, ErrorCode.REQUEST_TIMED_OUT, "created, but it has no leaders yet")
         return {**failure, "topic_id": answer.topic_id}
-    return _success(context, answer, is_made=is_made)
+    row = _success(context, answer, is_made=is_made)
+    if not rights.on_topic(context, request, Operation.DESCRIBE_CONFIGS, answer.name):
+        hidden = {"num_partitions": -1, "replication_factor": -1, "configs": None}
+        return {**row, **hidden, "topic_config_error_code": int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)}
+    return row
 
 
 def _new_topic(topic: Any) -> StepsTo[NewTopic]:

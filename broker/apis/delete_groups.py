@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from broker.network.request_channel import Request
+from broker.requests import rights
 from broker.requests.context import ApiContext
 from broker.requests.steps import Further, StepsTo, in_steps, parts_of, respond_with
+from protocol.acls import Operation, ResourceType
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 
@@ -23,9 +25,10 @@ def delete_groups(context: ApiContext, request: Request) -> Further:
 def _delete(context: ApiContext, request: Request) -> StepsTo[None]:
     header = request.header
     body = yield from messages.decoding(header.api_key, header.api_version, request.frame, header.body_offset)
-    group_ids = dict.fromkeys(body.groups_names)
+    denied = yield from rights.denied(context, request, Operation.DELETE, ResourceType.GROUP, body.groups_names)
+    group_ids = dict.fromkeys(group_id for group_id in body.groups_names if group_id not in denied)
     left = len(group_ids)
-    errors: dict[str, ErrorCode] = {}
+    errors: dict[str, ErrorCode] = dict.fromkeys(denied, ErrorCode.GROUP_AUTHORIZATION_FAILED)
 
     def take_results(some: Mapping[str, ErrorCode]) -> None:
         nonlocal left
@@ -35,6 +38,8 @@ def _delete(context: ApiContext, request: Request) -> StepsTo[None]:
             rows = ({"group_id": group_id, "error_code": int(error)} for group_id, error in errors.items())
             respond_with(context, request, header.api_key, {"throttle_time": 0, "results": rows})
 
-    for some in parts_of(group_ids, GROUPS_AT_ONCE):
+    if denied and not group_ids:
+        take_results({})
+    for some in parts_of(group_ids, GROUPS_AT_ONCE) if group_ids or not denied else ():
         context.groups.delete_groups(some, take_results)
         yield

@@ -10,8 +10,10 @@ from collections.abc import Mapping
 
 from broker.network.request_channel import Request
 from broker.replication.record_deletions import RecordDeletion
+from broker.requests import rights
 from broker.requests.context import ApiContext
 from broker.requests.steps import Further, Steps, StepsTo, by_topic, in_steps, parts_of, respond_later
+from protocol.acls import Operation, ResourceType
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.topic_names import INTERNAL_TOPICS
@@ -31,13 +33,17 @@ def _delete(context: ApiContext, request: Request) -> StepsTo[None]:
     body = yield from messages.decoding(header.api_key, header.api_version, request.frame, header.body_offset)
     offsets: dict[TopicPartition, int] = {}
     refused: dict[TopicPartition, RecordDeletion] = {}
+    names = (str(topic.name) for topic in body.topics)
+    denied = yield from rights.denied(context, request, Operation.DELETE, ResourceType.TOPIC, names)
     for topic in body.topics:
         yield
         for number, row in enumerate(topic.partitions, 1):
             if number % PARTITIONS_IN_A_STEP == 0:
                 yield
             tp = TopicPartition(topic.name, row.partition_index)
-            if context.metadata.partition(tp) is None:
+            if topic.name in denied:
+                refused[tp] = RecordDeletion(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            elif context.metadata.partition(tp) is None:
                 refused[tp] = RecordDeletion(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             elif topic.name in INTERNAL_TOPICS:
                 refused[tp] = RecordDeletion(ErrorCode.INVALID_TOPIC_EXCEPTION)

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from broker.network.request_channel import Request
-from broker.requests import waiting
+from broker.requests import rights, waiting
 from broker.requests.context import ApiContext
 from broker.requests.steps import bare, collected, finished, respond_when_finished, slice_of_own
+from protocol.acls import Operation
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
 from protocol.topic_ids import topic_id_text
@@ -70,6 +71,8 @@ async def _delete(context: ApiContext, request: Request, rows: Sequence[Asked], 
     await waiting.for_zookeeper(context, deadline)
     errors: list[KafkaError | None] = []
     deleting: dict[str, uuid.UUID | None] = {}
+    hidden: set[int] = set()
+    """Rows by id whose topic's name must not be told."""
     for number, (row, name) in enumerate(zip(rows, names, strict=True), 1):
         if number % TOPICS_AT_ONCE == 0:
             await slice_of_own(context, request)
@@ -77,6 +80,11 @@ async def _delete(context: ApiContext, request: Request, rows: Sequence[Asked], 
         if name is None:
             assert row.topic_id is not None
             error = KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id_text(row.topic_id)}")
+        elif row.topic_id is not None and not rights.on_topic(context, request, Operation.DESCRIBE, name):
+            error = KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed.")
+            hidden.add(number - 1)
+        elif not rights.on_topic(context, request, Operation.DELETE, name):
+            error = KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed.")
         elif name not in deleting:
             id_before = cache.topic_id(name)
             error = await _request_deletion(context, name, row.topic_id)
@@ -93,7 +101,10 @@ async def _delete(context: ApiContext, request: Request, rows: Sequence[Asked], 
     answers = [
         late if error is None and name in not_deleted else error for name, error in zip(names, errors, strict=True)
     ]
-    named = [Asked(name, row.topic_id) for name, row in zip(names, rows, strict=True)]
+    named = [
+        Asked(None if at in hidden else name, row.topic_id)
+        for at, (name, row) in enumerate(zip(names, rows, strict=True))
+    ]
     await _respond(context, request, named, answers)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker.network.request_channel import Request
+from broker.requests import rights
 from broker.requests.context import ApiContext
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
@@ -37,7 +38,7 @@ def describe_cluster(context: ApiContext, request: Request) -> None:
         "cluster_id": "" if error else context.cluster_id,
         "controller_id": NO_CONTROLLER if error else context.metadata.controller_id,
         "brokers": rows,
-        "cluster_authorized_operations": CLUSTER_OPERATIONS
+        "cluster_authorized_operations": rights.operations_on_cluster(context, request, CLUSTER_OPERATIONS)
         if body.include_cluster_authorized_operations and not error
         else OPERATIONS_NOT_ASKED,
     }

@@ -9,11 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from broker.admin.config_admin import Overrides, Resource, ResourceType
+from broker.apis.alter_configs import refused_for
 from broker.network.request_channel import Request
 from broker.requests import waiting
 from broker.requests.context import ApiContext
 from broker.requests.steps import Steps, StepsTo, finished, respond_when_finished, slice_of_own
 from broker.settings.config_layers import DescribedSetting
+from protocol.acls import Operation
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import describe_configs_codec, messages
 from protocol.kafka.by_schema import AnswerTooLarge
@@ -29,7 +31,12 @@ async def describe_configs(context: ApiContext, request: Request) -> None:
     reading = messages.decoding(header.api_key, header.api_version, request.frame, header.body_offset)
     body = await finished(context, request, reading)
     rows = await finished(context, request, _once_each(body))
-    topics = [resource.name for resource in rows if resource.kind == ResourceType.TOPIC]
+    refused = {
+        resource: error
+        for resource in rows
+        if (error := refused_for(context, request, Operation.DESCRIBE_CONFIGS, resource)) is not None
+    }
+    topics = [resource.name for resource in rows if resource.kind == ResourceType.TOPIC and resource not in refused]
     found: Mapping[str, Overrides] = {}
     away: KafkaError | None = None
     try:
@@ -38,7 +45,9 @@ async def describe_configs(context: ApiContext, request: Request) -> None:
             found = await context.config_admin.topic_overrides(topics, lambda: slice_of_own(context, request))
     except ZkError as error:
         away = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper does not answer: {error}")
-    await respond_when_finished(context, request, _answer(context, header.api_version, body, rows, found, away))
+    await respond_when_finished(
+        context, request, _answer(context, header.api_version, body, rows, found, away, refused)
+    )
 
 
 def _once_each(body: Any) -> StepsTo[Mapping[Resource, Any]]:
@@ -58,6 +67,7 @@ def _answer(
     rows: Mapping[Resource, Any],
     found: Mapping[str, Overrides],
     away: KafkaError | None,
+    refused: Mapping[Resource, KafkaError],
 ) -> Steps:
     """Encodes equal settings once: most settings of most topics are equal."""
     with_documentation = getattr(body, "include_documentation", False)
@@ -67,7 +77,7 @@ def _answer(
     results = []
     left = messages.ANSWER_BYTES_MAX
     for resource, row in rows.items():
-        settings: Settings = away or context.config_admin.described(resource, found, kept)
+        settings: Settings = refused.get(resource) or away or context.config_admin.described(resource, found, kept)
         yield
         if isinstance(settings, KafkaError):
             result = _result(version, resource, settings.code, settings.message, ())

@@ -10,8 +10,10 @@ from collections.abc import Generator
 
 from broker.groups.group.messages import GroupDescription
 from broker.network.request_channel import Request
+from broker.requests import rights
 from broker.requests.context import ApiContext
 from broker.requests.steps import Further, Steps, respond_in_steps
+from protocol.acls import Operation, ResourceType
 from protocol.errors import ErrorCode
 from protocol.kafka import group_lists_codec, messages
 from protocol.kafka.by_schema import AnswerTooLarge
@@ -33,7 +35,7 @@ def _answer(context: ApiContext, request: Request) -> Steps:
     header = request.header
     version = header.api_version
     body = yield from messages.decoding(header.api_key, version, request.frame, header.body_offset)
-    operations = ALL_OPERATIONS if getattr(body, "include_authorized_operations", False) else NOT_ASKED
+    is_asked = getattr(body, "include_authorized_operations", False)
     rows = []
     left, repeated_left = messages.ANSWER_BYTES_MAX, REPEATED_BYTES_MAX
     described: dict[str, bytes] = {}
@@ -44,9 +46,14 @@ def _answer(context: ApiContext, request: Request) -> Steps:
             if repeated_left < 0:
                 continue
         else:
-            row = described[group_id] = yield from _row(
-                version, group_id, context.groups.describe(group_id), operations
-            )
+            operations = NOT_ASKED
+            if not rights.on_group(context, request, Operation.DESCRIBE, group_id):
+                group = GroupDescription(ErrorCode.GROUP_AUTHORIZATION_FAILED, group_id, "")
+            else:
+                group = context.groups.describe(group_id)
+                if is_asked:
+                    operations = rights.operations(context, request, ResourceType.GROUP, group_id, ALL_OPERATIONS)
+            row = described[group_id] = yield from _row(version, group_id, group, operations)
         rows.append(row)
         left -= len(row)
         if left < 0:

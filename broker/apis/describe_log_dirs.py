@@ -13,9 +13,11 @@ import itertools
 from collections.abc import Collection, Mapping
 
 from broker.network.request_channel import Request
+from broker.requests import rights
 from broker.requests.context import ApiContext
 from broker.requests.steps import Steps, StepsTo, finished, parts_of, respond_when_finished
 from broker.storage.log import Log
+from protocol.acls import Operation
 from protocol.errors import ErrorCode
 from protocol.kafka import log_dirs_codec, messages
 from protocol.types import TopicPartition
@@ -29,6 +31,10 @@ PARTITIONS_IN_A_STEP = 500
 async def describe_log_dirs(context: ApiContext, request: Request) -> None:
     header = request.header
     wanted = await finished(context, request, _wanted(request))
+    if not rights.on_cluster(context, request, Operation.DESCRIBE):
+        refused = log_dirs_codec.encode_response(header.api_version, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, [])
+        request.respond_small(refused)
+        return
     # In a thread: a volume that hangs must not block the broker.
     spaces = await asyncio.get_running_loop().run_in_executor(None, context.log_manager.log_directories.spaces)
     await respond_when_finished(context, request, _answer(context, header.api_version, wanted, spaces))

@@ -10,9 +10,11 @@ import itertools
 from typing import Any
 
 from broker.network.request_channel import Request
+from broker.requests import rights
 from broker.requests.context import ApiContext
 from broker.requests.steps import Further, Steps, respond_in_steps
 from broker.storage.producers.producer_state import ProducerEntry
+from protocol.acls import Operation
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
 from protocol.topic_names import is_valid_topic_name
@@ -31,17 +33,19 @@ def _answer(context: ApiContext, request: Request) -> Steps:
         asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
         yield
     topics = (
-        {"name": name, "partitions": (_describe(context, TopicPartition(name, number)) for number in numbers)}
+        {"name": name, "partitions": (_describe(context, request, TopicPartition(name, number)) for number in numbers)}
         for name, numbers in asked.items()
     )
     answer = {"throttle_time": 0, "topics": topics}
     return (yield from messages.encoding(header.api_key, header.api_version, answer))
 
 
-def _describe(context: ApiContext, tp: TopicPartition) -> dict[str, Any]:
+def _describe(context: ApiContext, request: Request, tp: TopicPartition) -> dict[str, Any]:
     try:
         if not is_valid_topic_name(tp.topic):
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "illegal topic name")
+        if not rights.on_topic(context, request, Operation.READ, tp.topic):
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "")
         log = context.replica_manager.partitions.find(tp).any_log()
     except KafkaError as error:
         return {

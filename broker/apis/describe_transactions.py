@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from broker.network.request_channel import Request
+from broker.requests import rights
 from broker.requests.context import ApiContext
 from broker.requests.steps import Further, Steps, respond_in_steps
 from broker.transactions.coordinator import TransactionDescription
+from protocol.acls import Operation
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
@@ -24,12 +26,17 @@ def _answer(context: ApiContext, request: Request) -> Steps:
     header = request.header
     body = yield from messages.decoding(header.api_key, header.api_version, request.frame, header.body_offset)
     ids = dict.fromkeys(map(str, body.transactional_ids))
-    rows = (_row(transactional_id, context.transactions.describe(transactional_id)) for transactional_id in ids)
+    rows = (_row(context, request, transactional_id) for transactional_id in ids)
     answer = {"throttle_time": 0, "transaction_states": rows}
     return (yield from messages.encoding(ApiKey.DESCRIBE_TRANSACTIONS, header.api_version, answer))
 
 
-def _row(transactional_id: str, described: TransactionDescription) -> dict[str, Any]:
+def _row(context: ApiContext, request: Request, transactional_id: str) -> dict[str, Any]:
+    """Topics that the client may not describe are left out."""
+    if rights.on_transactional_id(context, request, Operation.DESCRIBE, transactional_id):
+        described = context.transactions.describe(transactional_id)
+    else:
+        described = TransactionDescription(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     row: dict[str, Any] = {
         "error_code": int(described.error),
         "transactional_id": transactional_id,
@@ -44,7 +51,8 @@ def _row(transactional_id: str, described: TransactionDescription) -> dict[str, 
     if described.error is ErrorCode.NONE and metadata is not None:
         topics: dict[str, list[int]] = {}
         for topic, partition in sorted(described.partitions):
-            topics.setdefault(topic, []).append(partition)
+            if rights.on_topic(context, request, Operation.DESCRIBE, topic):
+                topics.setdefault(topic, []).append(partition)
         row |= {
             "transaction_state": metadata.state.value,
             "transaction_timeout": metadata.timeout_ms,

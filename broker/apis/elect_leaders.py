@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import Any
 
 from broker.network.request_channel import Request
-from broker.requests import waiting
+from broker.requests import rights, waiting
 from broker.requests.context import ApiContext
 from broker.requests.steps import (
     SharedErrors,
@@ -24,6 +24,7 @@ from broker.requests.steps import (
     respond_when_finished,
     slice_of_own,
 )
+from protocol.acls import Operation
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
 from protocol.types import NO_EPOCH, NO_LEADER, TopicPartition
@@ -54,7 +55,10 @@ async def elect_leaders(context: ApiContext, request: Request) -> None:
     if body.topic_partitions is not None:
         wanted = await finished(context, request, _wanted(body))
     kind = body.election_type if version >= ELECTION_TYPE_SINCE else ElectionType.PREFERRED
-    if kind not in (ElectionType.PREFERRED, ElectionType.UNCLEAN):
+    if not rights.on_cluster(context, request, Operation.ALTER):
+        error = KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "")
+        await _respond(context, request, dict.fromkeys(wanted or (), error), error.code)
+    elif kind not in (ElectionType.PREFERRED, ElectionType.UNCLEAN):
         error = KafkaError(
             ErrorCode.INVALID_REQUEST, f"unknown election type {kind}: expected 0 (preferred) or 1 (unclean)"
         )

@@ -8,9 +8,11 @@ PRODUCER_FENCED is INVALID_PRODUCER_EPOCH before v2.
 from __future__ import annotations
 
 from broker.network.request_channel import Request
+from broker.requests import rights
 from broker.requests.context import ApiContext
 from broker.requests.producer_errors import respond_with_error
 from broker.transactions.transaction import ProducerIdAndEpoch
+from protocol.acls import Operation
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
@@ -28,4 +30,7 @@ def end_txn(context: ApiContext, request: Request) -> None:
         if error is ErrorCode.NONE and context.recorder.recording is not None:
             context.recorder.recording.end(request, transactional_id, COMMIT if is_commit else ABORT)
 
+    if not rights.on_transactional_id(context, request, Operation.WRITE, transactional_id):
+        respond_with_error(request, ApiKey.END_TXN, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        return
     context.transactions.end(transactional_id, producer, is_commit, respond)

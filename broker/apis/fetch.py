@@ -18,9 +18,11 @@ from broker.network.request_channel import NO_FRAME, OLD_CLIENTS, Request
 from broker.network.unsent_answers import ANSWER_MAX
 from broker.replication.fetching.fetch_reads import FetchParams
 from broker.replication.fetching.fetch_session import NO_SESSION_ID, FetchedTopics
+from broker.requests import rights
 from broker.requests.context import ApiContext
 from broker.requests.followers import may_ask_as_replica
 from broker.requests.steps import ROWS_IN_A_STEP, Further, Steps, StepsTo, in_steps, respond_in_steps
+from protocol.acls import Operation
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import fetch_codec, messages, single_fetch
 from protocol.kafka.fetch_codec import READ_COMMITTED, FetchPartitionData, FetchRequest
@@ -74,6 +76,8 @@ def _unreadable(context: ApiContext, request: Request) -> Steps:
         rows = []
         for number, asked in enumerate(topic.partitions, 1):
             try:
+                if not rights.on_topic(context, request, Operation.READ, topic.topic):
+                    raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                 context.replica_manager.partitions.find(TopicPartition(topic.topic, asked.partition)).leader_log()
                 error = ErrorCode.UNSUPPORTED_VERSION
             except KafkaError as refused:
@@ -120,8 +124,10 @@ def _fetch(
     recording = context.recorder.recording if body.replica_id < 0 else None
     if single is not None:
         correlation_id, listener = request.header.correlation_id, connection.listener
-        if recording is None and (
-            answer := context.fetches.answer_at_once(single, offset, correlation_id, connection, listener)
+        if (
+            recording is None
+            and (context.authorizer is None or _may_read(context, request, single))
+            and (answer := context.fetches.answer_at_once(single, offset, correlation_id, connection, listener))
         ):
             connection.answer_records(request.number, answer)
             if timing is not None:
@@ -148,6 +154,9 @@ def _fetch(
         body.rack_id if version >= FOLLOWER_READS_SINCE else None,
         connection.listener,
         recording is None and body.replica_id < 0,
+        None
+        if context.authorizer is None
+        else rights.reader_of_topics(context, request, is_follower=body.replica_id >= 0),
     )
 
     def respond(error: ErrorCode, session_id: int, topics: FetchedTopics) -> None:
@@ -158,6 +167,13 @@ def _fetch(
         timing.handled()
     if parked is not None and not parked.is_completed:
         connection.at_end(request.number, parked.complete_now)
+
+
+def _may_read(context: ApiContext, request: Request, single: SingleFetch) -> bool:
+    """Whether the consumer may read the topic. An unknown topic id is left to the other path."""
+    key = single.key
+    topic = key if isinstance(key, str) else context.replica_manager.partitions.topic_name(key)
+    return topic is not None and rights.on_topic(context, request, Operation.READ, topic)
 
 
 def _refuse(request: Request) -> None:

@@ -9,12 +9,14 @@ types get INVALID_REQUEST, which no client retries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from broker.network.request_channel import Request
+from broker.requests import rights
 from broker.requests.context import ApiContext
 from broker.requests.steps import Further, StepsTo, in_steps, respond_with
+from protocol.acls import Operation, ResourceType
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
@@ -26,6 +28,12 @@ SHARE_SINCE = 6
 MANY_SINCE = 4
 NO_ERROR_TEXT = "NONE"
 """The message in Kafka's answers without an error, up to v3."""
+
+UNAUTHORIZED = {
+    ResourceType.GROUP: "Group authorization failed.",
+    ResourceType.TRANSACTIONAL_ID: "Transactional Id authorization failed.",
+}
+"""Kafka's words."""
 
 
 class _Coordinator(NamedTuple):
@@ -50,8 +58,12 @@ def _find_all(context: ApiContext, request: Request) -> StepsTo[Further]:
     topic = TRANSACTION_STATE_TOPIC if key_type == TRANSACTION else OFFSETS_TOPIC
     if refusal is not None:
         _respond(context, request, keys, lambda key: refusal)
+        return None
+    keep = yield from _denied(context, request, key_type, keys)
+    if keys and keep.keys() >= set(keys):
+        _respond(context, request, keys, lambda key: keep[key])
     elif keys and not context.metadata.partitions_of(topic):
-        return _make_topic_and_respond(context, request, topic, keys)
+        return _make_topic_and_respond(context, request, topic, keys, keep)
     else:
         partition_of = (context.transactions if key_type == TRANSACTION else context.groups).partition_of
         context.suspected_leaders.when_settled(
@@ -60,18 +72,36 @@ def _find_all(context: ApiContext, request: Request) -> StepsTo[Further]:
                 context,
                 request,
                 keys,
-                lambda key: _find(context, request, TopicPartition(topic, partition_of(key))),
+                lambda key: keep.get(key) or _find(context, request, TopicPartition(topic, partition_of(key))),
             ),
         )
     return None
 
 
-async def _make_topic_and_respond(context: ApiContext, request: Request, topic: str, keys: Sequence[str]) -> None:
+def _denied(
+    context: ApiContext, request: Request, key_type: int, keys: Sequence[str]
+) -> StepsTo[dict[str, _Coordinator]]:
+    """The answers for keys that the client may not describe."""
+    kind, error = ResourceType.GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED
+    if key_type == TRANSACTION:
+        kind, error = ResourceType.TRANSACTIONAL_ID, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    denied = yield from rights.denied(context, request, Operation.DESCRIBE, kind, keys)
+    return dict.fromkeys(denied, _Coordinator(error, UNAUTHORIZED[kind]))
+
+
+async def _make_topic_and_respond(
+    context: ApiContext, request: Request, topic: str, keys: Sequence[str], denied: Mapping[str, _Coordinator]
+) -> None:
     errors = await context.topic_admin.create_automatically([topic])
     message = f"{topic} is being created"
     if errors[topic] is not ErrorCode.LEADER_NOT_AVAILABLE:
         message = f"{topic} cannot be created: {errors[topic].name}"
-    _respond(context, request, keys, lambda key: _Coordinator(ErrorCode.COORDINATOR_NOT_AVAILABLE, message))
+    _respond(
+        context,
+        request,
+        keys,
+        lambda key: denied.get(key) or _Coordinator(ErrorCode.COORDINATOR_NOT_AVAILABLE, message),
+    )
 
 
 def _refusal(key_type: int, version: int) -> _Coordinator | None:

@@ -13,16 +13,19 @@ whose settings look at each record, or anything invalid. If a gathered batch can
 from __future__ import annotations
 
 import logging
+import struct
 from typing import Final
 
 from broker.apis.produce import respond
 from broker.network.request_channel import NO_FRAME, Request
 from broker.replication.appending.appends import ACKS_ALL, LEADER_ONLY
+from broker.requests import rights
 from broker.requests.context import ApiContext
 from broker.requests.steps import OWN_ERROR
 from broker.settings.config import TopicConfig
 from broker.storage.producers import produced_batches
 from broker.storage.producers.produced_batches import PlainBatch
+from protocol.acls import Operation
 from protocol.errors import ErrorCode
 from protocol.kafka.framing import head_of
 from protocol.kafka.produce_codec import (
@@ -225,3 +228,28 @@ class GatheredProduces:
             [(tp, memoryview(frame)[begin:end])],
             lambda results: respond(self._context, request, acks, [(tp.topic, 1)], results),
         )
+
+
+class GuardedProduces(GatheredProduces):
+    """Gathers only requests that may write to their topic. `produce` answers the others with the error."""
+
+    def __init__(self, context: ApiContext) -> None:
+        super().__init__(context)
+        self._topics: dict[bytes, str] = {}
+
+    def gather(self, request: Request) -> bool:
+        if len(request.frame) > FRAME_MAX:
+            return False
+        header = request.header
+        version = header.api_version
+        key = one_partition(version, request.frame, header.body_offset)[2]
+        topic = self._topics.get(key)
+        if topic is None:
+            try:
+                topic = partition_of(version, key)[0]
+            except (UnicodeDecodeError, struct.error):  # another kind of request
+                return False
+            if len(self._topics) >= DESTINATIONS_MAX:
+                self._topics.clear()
+            self._topics[key] = topic
+        return rights.on_topic(self._context, request, Operation.WRITE, topic) and super().gather(request)

@@ -11,10 +11,11 @@ from __future__ import annotations
 import logging
 
 from broker.network.request_channel import Request
-from broker.requests import producer_errors
+from broker.requests import producer_errors, rights
 from broker.requests.context import ApiContext
 from broker.transactions.coordinator import InitializedProducer
 from broker.transactions.transaction import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch
+from protocol.acls import Operation
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
@@ -29,6 +30,16 @@ FIRST_EPOCH = 0
 async def init_producer_id(context: ApiContext, request: Request) -> None:
     header = request.header
     body = messages.decode_request(ApiKey.INIT_PRODUCER_ID, header.api_version, request.frame, header.body_offset)
+    if body.transactional_id is not None:
+        if not rights.on_transactional_id(context, request, Operation.WRITE, str(body.transactional_id)):
+            _respond(request, InitializedProducer(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+            return
+    elif not (
+        rights.on_cluster(context, request, Operation.IDEMPOTENT_WRITE)
+        or rights.on_some_topic(context, request, Operation.WRITE)
+    ):
+        _respond(request, InitializedProducer(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+        return
     expected: ProducerIdAndEpoch | None = None
     if header.api_version >= OLD_ID_SINCE and (body.producer_id, body.producer_epoch) != (-1, -1):
         expected = ProducerIdAndEpoch(int(body.producer_id), int(body.producer_epoch))

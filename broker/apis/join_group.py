@@ -16,8 +16,10 @@ from broker.groups.group.consumer_protocol import CONSUMER_PROTOCOL_TYPE, subscr
 from broker.groups.group.limits import CLIENT_ID_MAX
 from broker.groups.group.messages import JoinAnswer, JoinRequest, Protocol
 from broker.network.request_channel import NO_FRAME, Request
+from broker.requests import rights
 from broker.requests.context import ApiContext
 from broker.requests.steps import Further, StepsTo, in_steps, respond_with
+from protocol.acls import Operation
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
@@ -39,6 +41,9 @@ def _join(context: ApiContext, request: Request) -> StepsTo[None]:
     header = request.header
     version = header.api_version
     body = yield from messages.decoding(ApiKey.JOIN_GROUP, version, request.frame, header.body_offset)
+    if not rights.on_group(context, request, Operation.READ, body.group_id):
+        _respond(context, request, JoinAnswer(ErrorCode.GROUP_AUTHORIZATION_FAILED, body.member_id))
+        return
     if len(body.protocols) > PROTOCOLS_MAX:
         _respond(context, request, JoinAnswer(ErrorCode.INVALID_REQUEST, body.member_id))
         return

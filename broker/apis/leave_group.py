@@ -12,8 +12,10 @@ from typing import Any
 
 from broker.groups.group.messages import LeavingMember
 from broker.network.request_channel import Request
+from broker.requests import rights
 from broker.requests.context import ApiContext
 from broker.requests.steps import Further, StepsTo, in_steps, parts_of, respond_with
+from protocol.acls import Operation
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
@@ -41,7 +43,10 @@ def _leave(context: ApiContext, request: Request) -> StepsTo[None]:
         error = group_error
         rows.extend(zip(some, errors, strict=False))
 
-    for some in parts_of(members, MEMBERS_AT_ONCE):
+    may_leave = rights.on_group(context, request, Operation.READ, body.group_id)
+    if not may_leave:
+        error = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    for some in parts_of(members, MEMBERS_AT_ONCE) if may_leave else ():
         context.groups.leave(body.group_id, some, take_results)
         if error is not ErrorCode.NONE:
             rows.clear()

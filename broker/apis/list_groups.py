@@ -7,8 +7,10 @@ loaded, the answer has COORDINATOR_LOAD_IN_PROGRESS and the groups loaded so far
 from __future__ import annotations
 
 from broker.network.request_channel import Request
+from broker.requests import rights
 from broker.requests.context import ApiContext
 from broker.requests.steps import Further, Steps, respond_in_steps
+from protocol.acls import Operation
 from protocol.kafka import group_lists_codec, messages
 from protocol.kafka.api_keys import ApiKey
 
@@ -27,8 +29,9 @@ def _answer(context: ApiContext, request: Request) -> Steps:
     types = frozenset(getattr(body, "types_filter", None) or ())
     error, groups = context.groups.list_groups(states, types)
     rows: list[bytes] = []
+    may_all = rights.on_cluster(context, request, Operation.DESCRIBE)
     for number, group in enumerate(groups, 1):
-        if group is not None:
+        if group is not None and (may_all or rights.on_group(context, request, Operation.DESCRIBE, group.group_id)):
             rows.append(group_lists_codec.encode_listed(version, *group))
         if number % GROUPS_IN_A_STEP == 0:
             yield

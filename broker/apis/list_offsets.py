@@ -17,9 +17,11 @@ from typing import Any
 
 from broker.network.request_channel import Request
 from broker.replication import offset_queries
+from broker.requests import rights
 from broker.requests.context import ApiContext
 from broker.requests.followers import may_ask_as_replica
 from broker.requests.steps import Further, Steps, ThreadedSteps, parts_of, respond_in_steps
+from protocol.acls import Operation, ResourceType
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import list_offsets_codec, messages
 from protocol.kafka.list_offsets_codec import AskedOffset, ListOffsetsPartitionResult, ListOffsetsRequest
@@ -46,12 +48,16 @@ def _answer(context: ApiContext, request: Request) -> ThreadedSteps:
             times.update((topic, row.partition) for row in some)
             yield None
     may_ask = body.replica_id < 0 or may_ask_as_replica(context, request)
+    names = [topic for topic, _ in body.topics]
+    denied = yield from rights.denied(context, request, Operation.DESCRIBE, ResourceType.TOPIC, names)
     topics = []
     for topic, rows in body.topics:
         encoded: list[bytes] = []
         results: list[ListOffsetsPartitionResult] = []
         for row in rows:
-            if times[topic, row.partition] > 1:
+            if topic in denied:
+                results.append(_failed(row.partition, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+            elif times[topic, row.partition] > 1:
                 results.append(_failed(row.partition, ErrorCode.INVALID_REQUEST))
             elif not may_ask:
                 results.append(_failed(row.partition, ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
@@ -75,12 +81,16 @@ def _answer_v0(context: ApiContext, request: Request) -> Steps:
             times.update((topic.name, row.partition_index) for row in some)
             yield
     may_ask = body.replica_id < 0 or may_ask_as_replica(context, request)
+    names = [topic.name for topic in body.topics]
+    denied = yield from rights.denied(context, request, Operation.DESCRIBE, ResourceType.TOPIC, names)
     topics = []
     for topic in body.topics:
         rows = []
         for asked in topic.partitions:
             error, offsets = ErrorCode.INVALID_REQUEST, NO_OFFSETS
-            if not may_ask:
+            if topic.name in denied:
+                error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            elif not may_ask:
                 error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
             elif times[topic.name, asked.partition_index] == 1:
                 error, offsets = yield from _find_v0(context, topic.name, asked, body.replica_id)

@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from broker.network.request_channel import Request
+from broker.requests import rights
 from broker.requests.context import ApiContext
 from broker.requests.steps import Further, Steps, parts_of, respond_in_steps
-from protocol.errors import KafkaError
+from protocol.acls import Operation
+from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
 from protocol.types import Assignment, TopicPartition
 
@@ -29,6 +31,8 @@ def _answer(context: ApiContext, request: Request) -> Steps:
     error: KafkaError | None = None
     moving: Mapping[TopicPartition, Assignment] = {}
     try:
+        if not rights.on_cluster(context, request, Operation.DESCRIBE):
+            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
         moving = context.controller.reassignments()
     except KafkaError as refused:
         error = refused

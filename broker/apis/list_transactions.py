@@ -7,10 +7,12 @@ the answer. While ids are being loaded, the answer is COORDINATOR_LOAD_IN_PROGRE
 from __future__ import annotations
 
 from broker.network.request_channel import Request
+from broker.requests import rights
 from broker.requests.context import ApiContext
 from broker.requests.steps import Further, Steps, respond_in_steps
 from broker.transactions.coordinator import TransactionFilter
 from broker.transactions.states import TransactionState
+from protocol.acls import Operation
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
 
@@ -37,7 +39,9 @@ def _answer(context: ApiContext, request: Request) -> Steps:
     error, listings = context.transactions.list_transactions(wanted)
     rows = []
     for number, listing in enumerate(listings, 1):
-        if listing is not None:
+        if listing is not None and rights.on_transactional_id(
+            context, request, Operation.DESCRIBE, listing.transactional_id
+        ):
             rows.append(
                 {
                     "transactional_id": listing.transactional_id,

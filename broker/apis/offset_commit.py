@@ -15,9 +15,11 @@ from typing import NamedTuple
 
 from broker.groups.group.messages import CommittedOffset, TransactionalProducer
 from broker.network.request_channel import Request
+from broker.requests import rights
 from broker.requests.context import ApiContext
 from broker.requests.steps import Further, Steps, StepsTo, by_topic, in_steps, parts_of, respond_later
 from broker.settings.config import LONG_MAX
+from protocol.acls import Operation, ResourceType
 from protocol.errors import ErrorCode
 from protocol.kafka import messages, offset_commit_codec
 from protocol.kafka.offset_commit_codec import BROKERS_RETENTION, NOW
@@ -43,10 +45,18 @@ def _begin(context: ApiContext, request: Request) -> StepsTo[None]:
         expires = min(max(now_ms + body.retention_ms, 0), LONG_MAX)
     offsets: dict[TopicPartition, CommittedOffset] = {}
     errors: dict[TopicPartition, ErrorCode] = {}
+    denied_group = not rights.on_group(context, request, Operation.READ, body.group_id)
+    denied = yield from rights.denied(
+        context, request, Operation.READ, ResourceType.TOPIC, [topic for topic, _ in body.topics]
+    )
     for topic, rows in body.topics:
         for number, row in enumerate(rows, 1):
             tp = TopicPartition(topic, row.partition)
-            if context.metadata.partition(tp) is None:
+            if denied_group:
+                errors[tp] = ErrorCode.GROUP_AUTHORIZATION_FAILED
+            elif topic in denied:
+                errors[tp] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            elif context.metadata.partition(tp) is None:
                 errors[tp] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:
                 at_ms = now_ms if row.commit_time_ms == NOW else row.commit_time_ms

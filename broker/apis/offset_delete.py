@@ -11,8 +11,10 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 
 from broker.network.request_channel import Request
+from broker.requests import rights
 from broker.requests.context import ApiContext
 from broker.requests.steps import Further, Steps, StepsTo, by_topic, in_steps, parts_of, respond_later
+from protocol.acls import Operation, ResourceType
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.types import TopicPartition
@@ -31,11 +33,18 @@ def _begin(context: ApiContext, request: Request) -> StepsTo[None]:
     body = yield from messages.decoding(header.api_key, header.api_version, request.frame, header.body_offset)
     known: dict[TopicPartition, None] = {}
     errors: dict[TopicPartition, ErrorCode] = {}
+    if not rights.on_group(context, request, Operation.DELETE, body.group_id):
+        respond_later(context, request, _answer(request, ErrorCode.GROUP_AUTHORIZATION_FAILED, {}))
+        return
+    names = [topic.name for topic in body.topics]
+    denied = yield from rights.denied(context, request, Operation.READ, ResourceType.TOPIC, names)
     for topic in body.topics:
         for some in parts_of(topic.partitions, PARTITIONS_IN_A_STEP):
             for row in some:
                 tp = TopicPartition(topic.name, row.partition_index)
-                if context.metadata.partition(tp) is None:
+                if topic.name in denied:
+                    errors[tp] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                elif context.metadata.partition(tp) is None:
                     errors[tp] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 else:
                     known[tp] = None

@@ -14,8 +14,10 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 
 from broker.groups.group.messages import FetchedOffset
 from broker.network.request_channel import Request
+from broker.requests import rights
 from broker.requests.context import ApiContext
 from broker.requests.steps import Further, Steps, parts_of, respond_in_steps
+from protocol.acls import Operation, ResourceType
 from protocol.errors import ErrorCode
 from protocol.kafka import messages, offset_fetch_codec
 from protocol.kafka.by_schema import AnswerTooLarge
@@ -47,7 +49,7 @@ def _answer(context: ApiContext, request: Request) -> Steps:
         if group.group_id in seen and repeated_left <= 0:
             encoded = offset_fetch_codec.encode_group(version, group.group_id, ErrorCode.INVALID_REQUEST, ())
         else:
-            encoded = yield from _group(context, version, group, body.require_stable)
+            encoded = yield from _group(context, request, group, body.require_stable)
             repeated_left -= len(encoded) if group.group_id in seen else 0
         seen.add(group.group_id)
         groups.append(encoded)
@@ -58,18 +60,31 @@ def _answer(context: ApiContext, request: Request) -> Steps:
     return offset_fetch_codec.encode_response(version, groups)
 
 
-def _group(context: ApiContext, version: int, asked: AskedGroup, require_stable: bool) -> Generator[None, None, bytes]:
+def _group(
+    context: ApiContext, request: Request, asked: AskedGroup, require_stable: bool
+) -> Generator[None, None, bytes]:
+    version = request.header.api_version
     group_id = asked.group_id
     error, wanted = ErrorCode.NONE, (yield from _once_each(asked.topics or ()))
-    if asked.topics is None:
+    if not rights.on_group(context, request, Operation.DESCRIBE, group_id):
+        error = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    elif asked.topics is None:
         error, wanted = context.groups.committed_partitions(group_id)
     elif not wanted:
         error, _ = context.groups.fetch_offsets(group_id, (), require_stable=require_stable)
+    denied = yield from rights.denied(context, request, Operation.DESCRIBE, ResourceType.TOPIC, wanted)
+    if denied and asked.topics is None:
+        wanted = {name: partitions for name, partitions in wanted.items() if name not in denied}
     topics: list[bytes] = []
     for name, partitions in wanted.items() if error is ErrorCode.NONE else ():
         rows: list[bytes] = []
         for at in range(0, len(partitions), PARTITIONS_IN_A_STEP):
             asked_now = [TopicPartition(name, number) for number in partitions[at : at + PARTITIONS_IN_A_STEP]]
+            if name in denied:
+                positions = [_position(tp.partition, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for tp in asked_now]
+                rows.append(offset_fetch_codec.encode_positions(version, positions))
+                yield
+                continue
             error, found = context.groups.fetch_offsets(group_id, asked_now, require_stable=require_stable)
             if error is not ErrorCode.NONE:
                 break

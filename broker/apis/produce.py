@@ -17,9 +17,11 @@ from typing import Any, Final
 from broker.network.request_channel import NO_FRAME, Request
 from broker.recording.record_keys import Keys, keys_at_once, keys_of_all
 from broker.recording.recording import NO_KEYS, Recording
+from broker.requests import rights
 from broker.requests.context import ApiContext
 from broker.requests.steps import respond_later
 from broker.storage.disk.disk_threads import UNPACKING, UNPACKING_PLACES
+from protocol.acls import Operation
 from protocol.errors import ErrorCode
 from protocol.kafka import produce_codec
 from protocol.kafka.compression import ZSTD
@@ -106,6 +108,8 @@ def _append_accepted(context: ApiContext, request: Request, body: ProduceRequest
         for topic, partitions in body.topics
         for partition, records in partitions
     ]
+    if context.authorizer is not None and (denied := _denied(context, request, body)) is not None:
+        return _append_allowed(context, request, body, entries, denied)
     recording = context.recorder.recording
     if recording is None:
         return _append_entries(context, request, body, entries)
@@ -115,6 +119,51 @@ def _append_accepted(context: ApiContext, request: Request, body: ProduceRequest
     if keys is None:
         return _read_keys_and_append(context, request, body, entries, recording, batches)
     return _append_entries(context, request, body, entries, recording, keys)
+
+
+def _denied(context: ApiContext, request: Request, body: ProduceRequest) -> Mapping[str, ErrorCode] | None:
+    """The topics to which the client may not write, with their error; None: it may write to all."""
+    if body.transactional_id is not None and not rights.on_transactional_id(
+        context, request, Operation.WRITE, body.transactional_id
+    ):
+        return dict.fromkeys((topic for topic, _ in body.topics), ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    denied = [topic for topic, _ in body.topics if not rights.on_topic(context, request, Operation.WRITE, topic)]
+    return dict.fromkeys(denied, ErrorCode.TOPIC_AUTHORIZATION_FAILED) if denied else None
+
+
+def _append_allowed(
+    context: ApiContext,
+    request: Request,
+    body: ProduceRequest,
+    entries: Sequence[tuple[TopicPartition, memoryview]],
+    denied: Mapping[str, ErrorCode],
+) -> Coroutine[Any, Any, None] | None:
+    """Appends the batches of the other topics. It is not recorded: such requests are mistakes, and no load."""
+    shape = _shape(body)
+    acks = body.acks
+    refused = [_failed(tp.partition, denied[tp.topic], "") if tp.topic in denied else None for tp, _ in entries]
+    allowed = [entry for entry in entries if entry[0].topic not in denied]
+    request.frame = NO_FRAME
+
+    def respond_to_client(results: list[ProducePartitionResult]) -> None:
+        left = iter(results)
+        respond(context, request, acks, shape, [next(left) if failed is None else failed for failed in refused])
+
+    if not allowed:
+        respond_to_client([])
+        return None
+    appends = context.replica_manager.appends
+    if body.transactional_id is None:
+        return appends.append_in_slices(acks, body.timeout_ms, allowed, respond_to_client)
+    if request.header.api_version < ABORTABLE_SINCE:
+        return appends.append_transactional(
+            body.transactional_id,
+            acks,
+            body.timeout_ms,
+            allowed,
+            lambda results: respond_to_client([_without_abortable(result) for result in results]),
+        )
+    return appends.append_transactional(body.transactional_id, acks, body.timeout_ms, allowed, respond_to_client)
 
 
 async def _read_keys_and_append(

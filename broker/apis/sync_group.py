@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from broker.groups.group.messages import SyncAnswer, SyncRequest
 from broker.network.request_channel import NO_FRAME, Request
+from broker.requests import rights
 from broker.requests.context import ApiContext
 from broker.requests.steps import Further, StepsTo, in_steps, parts_of, respond_with
+from protocol.acls import Operation
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
@@ -39,6 +41,9 @@ def _sync(context: ApiContext, request: Request) -> StepsTo[None]:
         protocol_type=getattr(body, "protocol_type", None),
         protocol_name=getattr(body, "protocol_name", None),
     )
+    if not rights.on_group(context, request, Operation.READ, sync.group_id):
+        _respond(context, request, SyncAnswer(ErrorCode.GROUP_AUTHORIZATION_FAILED))
+        return
     if version >= PROTOCOL_SINCE and (sync.protocol_type is None or sync.protocol_name is None):
         _respond(context, request, SyncAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
         return

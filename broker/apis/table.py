@@ -2,13 +2,17 @@
 
 A handler answers through the request, now or later, and returns None. A handler that must await returns a coroutine: the next
 requests of the connection are handled after it. Versions are in `protocol.kafka.api_keys.SUPPORTED`.
+
+Each row also has the handler's guard: the rights that it asks for with an authorizer, as KafkaApis does (`broker/requests/rights.py`).
+Which of them a request needs depends on what it names; the handlers say so. `tests/unit/broker/apis/test_guards.py` compares the rows
+with what the handlers ask.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from broker.apis.acls import acls
 from broker.apis.add_offsets_to_txn import add_offsets_to_txn
@@ -56,62 +60,218 @@ from broker.apis.update_features import update_features
 from broker.apis.write_txn_markers import write_txn_markers
 from broker.network.request_channel import Request
 from broker.requests.context import ApiContext
+from protocol.acls import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 
 Handler = Callable[[ApiContext, Request], Coroutine[Any, Any, None] | None]
+Right = tuple[Operation, ResourceType]
 
-HANDLERS: Mapping[ApiKey, Handler] = MappingProxyType(
+
+class Route(NamedTuple):
+    """`rights`: all that the handler may ask for."""
+
+    handler: Handler
+    rights: tuple[Right, ...]
+
+
+ALTER = Operation.ALTER
+ALTER_CONFIGS = Operation.ALTER_CONFIGS
+CLUSTER_ACTION = Operation.CLUSTER_ACTION
+CREATE = Operation.CREATE
+DELETE = Operation.DELETE
+DESCRIBE = Operation.DESCRIBE
+DESCRIBE_CONFIGS = Operation.DESCRIBE_CONFIGS
+IDEMPOTENT_WRITE = Operation.IDEMPOTENT_WRITE
+READ = Operation.READ
+WRITE = Operation.WRITE
+TOPIC = ResourceType.TOPIC
+GROUP = ResourceType.GROUP
+CLUSTER = ResourceType.CLUSTER
+TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
+
+NOTHING: tuple[Right, ...] = ()
+"""Anybody may send the request: it is about the connection itself, or never allowed here."""
+
+ROUTES: Mapping[ApiKey, Route] = MappingProxyType(
     {
-        ApiKey.PRODUCE: produce,
-        ApiKey.FETCH: fetch,
-        ApiKey.LIST_OFFSETS: list_offsets,
-        ApiKey.METADATA: metadata,
-        ApiKey.OFFSET_COMMIT: offset_commit,
-        ApiKey.OFFSET_FETCH: offset_fetch,
-        ApiKey.FIND_COORDINATOR: find_coordinator,
-        ApiKey.JOIN_GROUP: join_group,
-        ApiKey.HEARTBEAT: heartbeat,
-        ApiKey.LEAVE_GROUP: leave_group,
-        ApiKey.SYNC_GROUP: sync_group,
-        ApiKey.DESCRIBE_GROUPS: describe_groups,
-        ApiKey.LIST_GROUPS: list_groups,
-        ApiKey.SASL_HANDSHAKE: sasl,
-        ApiKey.API_VERSIONS: api_versions,
-        ApiKey.CREATE_TOPICS: create_topics,
-        ApiKey.DELETE_TOPICS: delete_topics,
-        ApiKey.DELETE_RECORDS: delete_records,
-        ApiKey.INIT_PRODUCER_ID: init_producer_id,
-        ApiKey.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch,
-        ApiKey.ADD_PARTITIONS_TO_TXN: add_partitions_to_txn,
-        ApiKey.ADD_OFFSETS_TO_TXN: add_offsets_to_txn,
-        ApiKey.END_TXN: end_txn,
-        ApiKey.DESCRIBE_ACLS: acls,
-        ApiKey.CREATE_ACLS: acls,
-        ApiKey.DELETE_ACLS: acls,
-        ApiKey.WRITE_TXN_MARKERS: write_txn_markers,
-        ApiKey.TXN_OFFSET_COMMIT: txn_offset_commit,
-        ApiKey.DESCRIBE_CONFIGS: describe_configs,
-        ApiKey.ALTER_CONFIGS: alter_configs,
-        ApiKey.ALTER_REPLICA_LOG_DIRS: alter_replica_log_dirs,
-        ApiKey.DESCRIBE_LOG_DIRS: describe_log_dirs,
-        ApiKey.SASL_AUTHENTICATE: sasl,
-        ApiKey.CREATE_PARTITIONS: create_partitions,
-        ApiKey.CREATE_DELEGATION_TOKEN: delegation_tokens,
-        ApiKey.RENEW_DELEGATION_TOKEN: delegation_tokens,
-        ApiKey.EXPIRE_DELEGATION_TOKEN: delegation_tokens,
-        ApiKey.DESCRIBE_DELEGATION_TOKEN: delegation_tokens,
-        ApiKey.DELETE_GROUPS: delete_groups,
-        ApiKey.ELECT_LEADERS: elect_leaders,
-        ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
-        ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
-        ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
-        ApiKey.OFFSET_DELETE: offset_delete,
-        ApiKey.UPDATE_FEATURES: update_features,
-        ApiKey.DESCRIBE_CLUSTER: describe_cluster,
-        ApiKey.DESCRIBE_PRODUCERS: describe_producers,
-        ApiKey.DESCRIBE_TRANSACTIONS: describe_transactions,
-        ApiKey.LIST_TRANSACTIONS: list_transactions,
-        ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_groups,
-        ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_groups,
+        ApiKey.PRODUCE: Route(
+            produce,
+            (
+                (WRITE, TOPIC),
+                (WRITE, TRANSACTIONAL_ID),
+            ),
+        ),
+        ApiKey.FETCH: Route(
+            fetch,
+            (
+                (READ, TOPIC),
+                (CLUSTER_ACTION, CLUSTER),
+            ),
+        ),
+        ApiKey.LIST_OFFSETS: Route(list_offsets, ((DESCRIBE, TOPIC),)),
+        ApiKey.METADATA: Route(
+            metadata,
+            (
+                (DESCRIBE, TOPIC),
+                (CREATE, TOPIC),
+                (CREATE, CLUSTER),
+                (DESCRIBE, CLUSTER),
+            ),
+        ),
+        ApiKey.OFFSET_COMMIT: Route(
+            offset_commit,
+            (
+                (READ, GROUP),
+                (READ, TOPIC),
+            ),
+        ),
+        ApiKey.OFFSET_FETCH: Route(
+            offset_fetch,
+            (
+                (DESCRIBE, GROUP),
+                (DESCRIBE, TOPIC),
+            ),
+        ),
+        ApiKey.FIND_COORDINATOR: Route(
+            find_coordinator,
+            (
+                (DESCRIBE, GROUP),
+                (DESCRIBE, TRANSACTIONAL_ID),
+            ),
+        ),
+        ApiKey.JOIN_GROUP: Route(join_group, ((READ, GROUP),)),
+        ApiKey.HEARTBEAT: Route(heartbeat, ((READ, GROUP),)),
+        ApiKey.LEAVE_GROUP: Route(leave_group, ((READ, GROUP),)),
+        ApiKey.SYNC_GROUP: Route(sync_group, ((READ, GROUP),)),
+        ApiKey.DESCRIBE_GROUPS: Route(describe_groups, ((DESCRIBE, GROUP),)),
+        ApiKey.LIST_GROUPS: Route(
+            list_groups,
+            (
+                (DESCRIBE, CLUSTER),
+                (DESCRIBE, GROUP),
+            ),
+        ),
+        ApiKey.SASL_HANDSHAKE: Route(sasl, NOTHING),
+        ApiKey.API_VERSIONS: Route(api_versions, NOTHING),
+        ApiKey.CREATE_TOPICS: Route(
+            create_topics,
+            (
+                (CREATE, CLUSTER),
+                (CREATE, TOPIC),
+                (DESCRIBE_CONFIGS, TOPIC),
+            ),
+        ),
+        ApiKey.DELETE_TOPICS: Route(
+            delete_topics,
+            (
+                (DELETE, TOPIC),
+                (DESCRIBE, TOPIC),
+            ),
+        ),
+        ApiKey.DELETE_RECORDS: Route(delete_records, ((DELETE, TOPIC),)),
+        ApiKey.INIT_PRODUCER_ID: Route(
+            init_producer_id,
+            (
+                (WRITE, TRANSACTIONAL_ID),
+                (IDEMPOTENT_WRITE, CLUSTER),
+                (WRITE, TOPIC),
+            ),
+        ),
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: Route(
+            offset_for_leader_epoch,
+            (
+                (CLUSTER_ACTION, CLUSTER),
+                (DESCRIBE, TOPIC),
+            ),
+        ),
+        ApiKey.ADD_PARTITIONS_TO_TXN: Route(
+            add_partitions_to_txn,
+            (
+                (WRITE, TRANSACTIONAL_ID),
+                (WRITE, TOPIC),
+                (CLUSTER_ACTION, CLUSTER),
+            ),
+        ),
+        ApiKey.ADD_OFFSETS_TO_TXN: Route(
+            add_offsets_to_txn,
+            (
+                (WRITE, TRANSACTIONAL_ID),
+                (READ, GROUP),
+            ),
+        ),
+        ApiKey.END_TXN: Route(end_txn, ((WRITE, TRANSACTIONAL_ID),)),
+        ApiKey.DESCRIBE_ACLS: Route(acls, ((DESCRIBE, CLUSTER),)),
+        ApiKey.CREATE_ACLS: Route(acls, ((ALTER, CLUSTER),)),
+        ApiKey.DELETE_ACLS: Route(acls, ((ALTER, CLUSTER),)),
+        ApiKey.WRITE_TXN_MARKERS: Route(
+            write_txn_markers,
+            (
+                (ALTER, CLUSTER),
+                (CLUSTER_ACTION, CLUSTER),
+            ),
+        ),
+        ApiKey.TXN_OFFSET_COMMIT: Route(
+            txn_offset_commit,
+            (
+                (WRITE, TRANSACTIONAL_ID),
+                (READ, GROUP),
+                (READ, TOPIC),
+            ),
+        ),
+        ApiKey.DESCRIBE_CONFIGS: Route(
+            describe_configs,
+            (
+                (DESCRIBE_CONFIGS, TOPIC),
+                (DESCRIBE_CONFIGS, CLUSTER),
+            ),
+        ),
+        ApiKey.ALTER_CONFIGS: Route(
+            alter_configs,
+            (
+                (ALTER_CONFIGS, TOPIC),
+                (ALTER_CONFIGS, CLUSTER),
+            ),
+        ),
+        ApiKey.ALTER_REPLICA_LOG_DIRS: Route(alter_replica_log_dirs, ((ALTER, CLUSTER),)),
+        ApiKey.DESCRIBE_LOG_DIRS: Route(describe_log_dirs, ((DESCRIBE, CLUSTER),)),
+        ApiKey.SASL_AUTHENTICATE: Route(sasl, NOTHING),
+        ApiKey.CREATE_PARTITIONS: Route(create_partitions, ((ALTER, TOPIC),)),
+        ApiKey.CREATE_DELEGATION_TOKEN: Route(delegation_tokens, NOTHING),
+        ApiKey.RENEW_DELEGATION_TOKEN: Route(delegation_tokens, NOTHING),
+        ApiKey.EXPIRE_DELEGATION_TOKEN: Route(delegation_tokens, NOTHING),
+        ApiKey.DESCRIBE_DELEGATION_TOKEN: Route(delegation_tokens, NOTHING),
+        ApiKey.DELETE_GROUPS: Route(delete_groups, ((DELETE, GROUP),)),
+        ApiKey.ELECT_LEADERS: Route(elect_leaders, ((ALTER, CLUSTER),)),
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: Route(
+            incremental_alter_configs,
+            (
+                (ALTER_CONFIGS, TOPIC),
+                (ALTER_CONFIGS, CLUSTER),
+            ),
+        ),
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS: Route(alter_partition_reassignments, ((ALTER, CLUSTER),)),
+        ApiKey.LIST_PARTITION_REASSIGNMENTS: Route(list_partition_reassignments, ((DESCRIBE, CLUSTER),)),
+        ApiKey.OFFSET_DELETE: Route(
+            offset_delete,
+            (
+                (DELETE, GROUP),
+                (READ, TOPIC),
+            ),
+        ),
+        ApiKey.UPDATE_FEATURES: Route(update_features, ((ALTER, CLUSTER),)),
+        ApiKey.DESCRIBE_CLUSTER: Route(describe_cluster, ((DESCRIBE, CLUSTER),)),
+        ApiKey.DESCRIBE_PRODUCERS: Route(describe_producers, ((READ, TOPIC),)),
+        ApiKey.DESCRIBE_TRANSACTIONS: Route(
+            describe_transactions,
+            (
+                (DESCRIBE, TRANSACTIONAL_ID),
+                (DESCRIBE, TOPIC),
+            ),
+        ),
+        ApiKey.LIST_TRANSACTIONS: Route(list_transactions, ((DESCRIBE, TRANSACTIONAL_ID),)),
+        ApiKey.CONSUMER_GROUP_HEARTBEAT: Route(consumer_groups, NOTHING),
+        ApiKey.CONSUMER_GROUP_DESCRIBE: Route(consumer_groups, NOTHING),
     }
 )
+
+HANDLERS: Mapping[ApiKey, Handler] = MappingProxyType({key: route.handler for key, route in ROUTES.items()})

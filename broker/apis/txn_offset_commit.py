@@ -16,8 +16,10 @@ from typing import Any
 from broker.apis.offset_commit import PARTITIONS_IN_A_STEP, Commit, Committer
 from broker.groups.group.messages import NO_GENERATION, NO_MEMBER, CommittedOffset, TransactionalProducer
 from broker.network.request_channel import Request
+from broker.requests import rights
 from broker.requests.context import ApiContext
 from broker.requests.steps import Further, Steps, StepsTo, by_topic, in_steps, respond_later
+from protocol.acls import Operation, ResourceType
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.types import NO_EPOCH, TopicPartition
@@ -39,10 +41,17 @@ def _begin(context: ApiContext, request: Request) -> StepsTo[Further]:
     now_ms = context.clock.wall_ms()
     offsets: dict[TopicPartition, CommittedOffset] = {}
     errors: dict[TopicPartition, ErrorCode] = {}
+    refusal = _refusal(context, request, body)
+    names = [topic.name for topic in body.topics]
+    denied = yield from rights.denied(context, request, Operation.READ, ResourceType.TOPIC, names)
     for topic in body.topics:
         for number, row in enumerate(topic.partitions, 1):
             tp = TopicPartition(topic.name, row.partition_index)
-            if context.metadata.partition(tp) is None:
+            if refusal is not None:
+                errors[tp] = refusal
+            elif topic.name in denied:
+                errors[tp] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            elif context.metadata.partition(tp) is None:
                 errors[tp] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:
                 epoch = row.committed_leader_epoch if version >= LEADER_EPOCH_SINCE else NO_EPOCH
@@ -67,6 +76,15 @@ def _begin(context: ApiContext, request: Request) -> StepsTo[Further]:
     if verification is not None:
         return _commit_verified(verification, commit, respond, errors | dict.fromkeys(offsets, ErrorCode.NONE))
     commit.go_on()
+    return None
+
+
+def _refusal(context: ApiContext, request: Request, body: Any) -> ErrorCode | None:
+    """The error of all partitions if the client may not commit in the transaction, or for the group."""
+    if not rights.on_transactional_id(context, request, Operation.WRITE, str(body.transactional_id)):
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    if not rights.on_group(context, request, Operation.READ, str(body.group_id)):
+        return ErrorCode.GROUP_AUTHORIZATION_FAILED
     return None
 
 

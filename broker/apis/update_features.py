@@ -6,9 +6,13 @@ named twice is answered once.
 
 from __future__ import annotations
 
+from typing import Any
+
 from broker.network.request_channel import Request
+from broker.requests import rights
 from broker.requests.context import ApiContext
 from broker.requests.steps import Further, Steps, respond_in_steps
+from protocol.acls import Operation
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 
@@ -25,6 +29,10 @@ def _answer(context: ApiContext, request: Request) -> Steps:
     header = request.header
     body = yield from messages.decoding(header.api_key, header.api_version, request.frame, header.body_offset)
     is_active = context.controller.is_active
+    if not rights.on_cluster(context, request, Operation.ALTER):
+        error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        refused: dict[str, Any] = {"throttle_time": 0, "error_code": int(error), "error_message": None, "results": []}
+        return (yield from messages.encoding(header.api_key, header.api_version, refused))
     levels = {row.feature: row.max_version_level for row in body.feature_updates} if is_active else {}
     yield
     answer = {

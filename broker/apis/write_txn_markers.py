@@ -7,7 +7,8 @@ or epoch below 0 gets INVALID_REQUEST. Markers in
 `__consumer_offsets` also end the transactional commits of groups, when they are replicated.
 
 Brokers send this request, and Kafka's tool that aborts a hanging transaction (`kafka-transactions abort`), to the listener for clients.
-Every listener takes it, as in a Kafka without an authorizer: a client that may write to a partition can harm its transactions anyway.
+Every listener takes it. With an authorizer, it needs Alter or ClusterAction on the cluster. Without, a client that may write to a
+partition can harm its transactions anyway.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from typing import Any, NamedTuple
 
 from broker.network.request_channel import Request
 from broker.replication.appending.appends import ACKS_ALL
+from broker.requests import rights
 from broker.requests.context import ApiContext
 from broker.requests.steps import Further, Steps, StepsTo, by_topic, in_steps, parts_of, respond_later
 from broker.storage.log_types import AppendOrigin
+from protocol.acls import Operation
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.control_records import Marker, marker_batch
@@ -54,7 +57,10 @@ def _write(context: ApiContext, request: Request) -> StepsTo[None]:
     for row in body.markers:
         endings.append((yield from _ending(row)))
         yield
-    yield from _Writing(context, request).write(endings)
+    may_write = rights.on_cluster(context, request, Operation.ALTER) or rights.on_cluster(
+        context, request, Operation.CLUSTER_ACTION
+    )
+    yield from _Writing(context, request).write(endings, may_write=may_write)
 
 
 def _ending(row: Any) -> StepsTo[_Ending]:
@@ -88,9 +94,9 @@ class _Writing:
         self._errors: _Errors = {}
         self._left = 1  # the steps, until they have come to the last marker
 
-    def write(self, endings: Sequence[_Ending]) -> StepsTo[None]:
+    def write(self, endings: Sequence[_Ending], *, may_write: bool) -> StepsTo[None]:
         for ending in endings:
-            error = _refusal(ending)
+            error = _refusal(ending) if may_write else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
             for some in parts_of(ending.partitions, MARKERS_AT_ONCE):
                 if error is ErrorCode.NONE:
                     self._append(ending, some)

@@ -24,7 +24,7 @@ from broker.purgatory import Purgatory, Timers
 from broker.replication.appending.appends import Appends
 from broker.replication.appending.transaction_verification import TransactionVerification
 from broker.replication.fetching.closest_replica import ClosestReplica
-from broker.replication.fetching.fetch_reads import FetchReads
+from broker.replication.fetching.fetch_reads import FetchReads, GuardedReads
 from broker.replication.fetching.fetches import Fetches, FetchLoop
 from broker.replication.fetching.replication_throttle import ReplicationThrottle
 from broker.replication.fetching.session_cache import CacheLimits, FetchSessionCache
@@ -214,9 +214,10 @@ class ReplicaManager:
         names_closest = bool(config.replica_selector_class)
         closest = ClosestReplica(metadata, config.broker_id, clock.monotonic) if names_closest else None
         limits = CacheLimits.of(config)
+        reads = GuardedReads if config.authorizer_class_name else FetchReads
         return Fetches(
             FetchSessionCache(limits, clock, self.partitions, metadata, config.broker_id, self._services.random),
-            FetchReads(self.partitions, is_suspect, self._leader_throttle, closest),
+            reads(self.partitions, is_suspect, self._leader_throttle, closest),
             self._leader_throttle,
             FetchLoop(self._timers, clock.monotonic, self._spawn, self.budget, self.client_budget),
             is_suspect,

@@ -9,6 +9,8 @@ from typing import Any
 
 from broker.admin.config_admin import ConfigAdmin
 from broker.admin.topic_admin import TopicAdmin
+from broker.authorization.acl_store import AclStore
+from broker.authorization.authorizer import Authorizer
 from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.suspected_leaders import SuspectedLeaders
 from broker.process.event_log import EventLog
@@ -23,7 +25,13 @@ from tests.support.group_cluster import GroupCluster
 from tests.support.transaction_cluster import coordinator_of
 
 
-def context_of(cluster: GroupCluster, session: Any, config: BrokerConfig, monotonic: Callable[[], float]) -> ApiContext:
+def context_of(
+    cluster: GroupCluster,
+    session: Any,
+    config: BrokerConfig,
+    monotonic: Callable[[], float],
+    authorizer: Authorizer | None = None,
+) -> ApiContext:
     """Of broker 1, with a session of ZooKeeper. `monotonic` tells how long a step of a long answer takes."""
     node = cluster.nodes[1]
     configs = DynamicConfigs(config, session, cluster.time, EventLog(None, cluster.time))
@@ -51,4 +59,6 @@ def context_of(cluster: GroupCluster, session: Any, config: BrokerConfig, monoto
         long_answers=LongAnswers(monotonic),
         replica_listener=None,
         recorder=recorder,
+        authorizer=authorizer,
+        acls=AclStore(authorizer, session, cluster.time, EventLog(None, cluster.time)) if authorizer else None,
     )

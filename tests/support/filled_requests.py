@@ -88,12 +88,22 @@ class Filled:
         )
         return of_nothing or (self.path[-1] in NUMBERED_ARRAYS and self.kind is Kind.SAME)
 
-    def frame(self, count: int) -> bytes:
+    def frame(self, count: int, **changed: Any) -> bytes:
+        """`changed`: other values of fields of the request itself."""
         schema = messages.request_schema(self.api_key, self.version)
         body = _entity(schema, 0)
         _fill(schema, body, self.path, count, self.kind)
+        body.update({name: value for name, value in changed.items() if name in body})
         header = request_header(self.api_key, self.version, 1, "test", flexible=is_flexible(self.api_key, self.version))
         return header + _written(schema, body)
+
+
+def plain(api_key: ApiKey, version: int, **changed: Any) -> bytes:
+    """The request with empty arrays. `changed`: other values of its fields."""
+    schema = messages.request_schema(api_key, version)
+    body = _entity(schema, 0) | changed
+    header = request_header(api_key, version, 1, "test", flexible=is_flexible(api_key, version))
+    return header + _written(schema, body)
 
 
 def all_filled(api_key: ApiKey, version: int) -> Iterator[Filled]:

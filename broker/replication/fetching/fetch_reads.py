@@ -72,7 +72,8 @@ class FetchParams(NamedTuple):
 
     `observer` records the fetch when it is answered; None if nothing is recorded. `rack_id` is the consumer's rack, "" for none;
     None: the request's version is too old to read from a follower (KIP-392). `listener` is the one that the request came to.
-    `may_be_stored`: if the fetch is answered in this turn of the loop, its records may be StoredBytes.
+    `may_be_stored`: if the fetch is answered in this turn of the loop, its records may be StoredBytes. `may_read` tells whether the client
+    may read the topic of that name; only GuardedReads ask it.
     """
 
     replica_id: int
@@ -86,6 +87,7 @@ class FetchParams(NamedTuple):
     rack_id: str | None = None
     listener: str = ""
     may_be_stored: bool = False
+    may_read: Callable[[str], bool] | None = None
 
     @property
     def is_follower(self) -> bool:
@@ -359,3 +361,33 @@ class FetchReads:
         if wanted.current_leader_epoch == NO_EPOCH:
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
         return partition.check_follower(params.replica_id, params.replica_epoch)
+
+
+class GuardedReads(FetchReads):
+    """Reads for a broker with an authorizer. Each read of a partition asks whether the client may read its topic.
+
+    So a right that was taken away counts also for partitions of a session, and for a fetch that is parked.
+    """
+
+    def read(
+        self,
+        params: FetchParams,
+        tp: TopicPartition,
+        wanted: FetchRequestPartition,
+        budget: int,
+        *,
+        min_one_batch: bool,
+        records_fetch: bool = False,
+        pending: int = 0,
+    ) -> PartitionRead:
+        if params.may_read is not None and not params.may_read(tp.topic):
+            return self.failure(tp, wanted, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        return super().read(
+            params,
+            tp,
+            wanted,
+            budget,
+            min_one_batch=min_one_batch,
+            records_fetch=records_fetch,
+            pending=pending,
+        )

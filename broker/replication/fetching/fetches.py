@@ -113,6 +113,8 @@ class Fetches:
         self._touched: dict[TopicPartition, None] = {}
         self._moved: dict[TopicPartition, None] = {}
         self._appended: dict[TopicPartition, None] = {}
+        self._unlooked: set[int] = set()
+        """Sessions that have not fetched since rights have changed."""
         self.is_turn_due = False
         """True while touched partitions wait for a later turn of the loop."""
 
@@ -146,7 +148,7 @@ class Fetches:
                 request,
                 uses_topic_ids=uses_topic_ids,
                 connection=params.room,
-                looks_at_all=in_session and self._is_suspect(),
+                looks_at_all=in_session and (self._is_suspect() or (bool(self._unlooked) and self._must_look(request))),
             )
         except KafkaError as error:
             respond(error.code, NO_SESSION_ID, [])
@@ -346,6 +348,15 @@ class Fetches:
         for replica in replicas:
             self._resting.wake_all_of(replica)
             self.answer_follower(replica)
+
+    def rights_changed(self) -> None:
+        """Each session looks at all of its partitions with its next fetch: perhaps it may no longer read some of them."""
+        self._unlooked = self._sessions.ids()
+
+    def _must_look(self, request: FetchRequest) -> bool:
+        must = request.session_id in self._unlooked
+        self._unlooked.discard(request.session_id)
+        return must
 
     def answer_follower(self, replica: int) -> None:
         """Answers the follower's parked fetches now, for example because the follower has partitions to add to its next fetch."""

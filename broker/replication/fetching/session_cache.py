@@ -107,6 +107,10 @@ class FetchSessionCache:
         """How many partitions are in the sessions of consumers."""
         return self._partition_count
 
+    def ids(self) -> set[int]:
+        """The ids of all sessions."""
+        return set(self._sessions)
+
     def open(
         self,
         request: FetchRequest,

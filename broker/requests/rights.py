@@ -1,0 +1,91 @@
+"""Asks for a request whether its client may do something. Without an authorizer, everybody may do everything.
+
+Which API asks what is in `broker/apis/table.py`. Each request is asked about anew, so a right that is taken away counts for the next
+request of the same connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from broker.network.request_channel import Request
+from broker.requests.context import ApiContext
+from broker.requests.steps import StepsTo
+from protocol.acls import CLUSTER_NAME, Operation, ResourceType
+
+NAMES_IN_A_STEP = 50
+"""Names that are looked up between two pauses. One takes about 10 us if the authorizer does not know it yet."""
+
+
+def may(context: ApiContext, request: Request, operation: Operation, kind: ResourceType, name: str) -> bool:
+    """Whether the client may do this with the resource."""
+    authorizer = context.authorizer
+    if authorizer is None:
+        return True
+    connection = request.connection
+    return authorizer.allows(connection.principal, connection.remote_address, operation, kind, name)
+
+
+def on_cluster(context: ApiContext, request: Request, operation: Operation) -> bool:
+    return may(context, request, operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+
+def on_topic(context: ApiContext, request: Request, operation: Operation, topic: str) -> bool:
+    return may(context, request, operation, ResourceType.TOPIC, topic)
+
+
+def on_group(context: ApiContext, request: Request, operation: Operation, group_id: str) -> bool:
+    return may(context, request, operation, ResourceType.GROUP, group_id)
+
+
+def on_transactional_id(context: ApiContext, request: Request, operation: Operation, transactional_id: str) -> bool:
+    return may(context, request, operation, ResourceType.TRANSACTIONAL_ID, transactional_id)
+
+
+def on_some_topic(context: ApiContext, request: Request, operation: Operation) -> bool:
+    """Whether the client may do this with any topic."""
+    authorizer = context.authorizer
+    if authorizer is None:
+        return True
+    connection = request.connection
+    return authorizer.allows_with_any(connection.principal, connection.remote_address, operation, ResourceType.TOPIC)
+
+
+def operations(context: ApiContext, request: Request, kind: ResourceType, name: str, everything: int) -> int:
+    """What the client may do with the resource, as the number that answers have (KIP-430). `everything`: without an authorizer."""
+    authorizer = context.authorizer
+    if authorizer is None:
+        return everything
+    connection = request.connection
+    return authorizer.operations(connection.principal, connection.remote_address, kind, name)
+
+
+def operations_on_cluster(context: ApiContext, request: Request, everything: int) -> int:
+    """As `operations`. Whoever may not describe the cluster gets 0."""
+    if not on_cluster(context, request, Operation.DESCRIBE):
+        return 0
+    return operations(context, request, ResourceType.CLUSTER, CLUSTER_NAME, everything)
+
+
+def denied(
+    context: ApiContext, request: Request, operation: Operation, kind: ResourceType, names: Iterable[str]
+) -> StepsTo[frozenset[str]]:
+    """Those of the names with whose resources the client may not do this."""
+    if context.authorizer is None:
+        return frozenset()
+    found = set()
+    for number, name in enumerate(dict.fromkeys(names), 1):
+        if not may(context, request, operation, kind, name):
+            found.add(name)
+        if number % NAMES_IN_A_STEP == 0:
+            yield
+    return frozenset(found)
+
+
+def reader_of_topics(context: ApiContext, request: Request, *, is_follower: bool) -> Callable[[str], bool] | None:
+    """Whether the client may fetch from a topic. A follower needs ClusterAction, and then may from all. None: without an authorizer."""
+    if context.authorizer is None:
+        return None
+    if is_follower:
+        return lambda topic: on_cluster(context, request, Operation.CLUSTER_ACTION)
+    return lambda topic: on_topic(context, request, Operation.READ, topic)
