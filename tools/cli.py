@@ -28,6 +28,7 @@ class Subcommand(NamedTuple):
 
 SUBCOMMANDS: Mapping[str, Subcommand] = MappingProxyType(
     {
+        "acl": Subcommand("tools.admin.acl_commands", "Add, remove and list ACLs: who may do what."),
         "bench": Subcommand("tools.bench.bench_commands", "Measure a cluster under load, and parts of ottla."),
         "broker": Subcommand("tools.cluster.cluster_commands", "Run one broker in the foreground."),
         "cluster": Subcommand(

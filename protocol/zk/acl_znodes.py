@@ -48,17 +48,17 @@ def change_path(pattern: Pattern) -> str:
 
 
 def encode(acls: Collection[Acl]) -> bytes:
-    """The content of a pattern's node."""
+    """The content of a pattern's node, with keys in the order of Kafka 3.9."""
     rows = [
         {
             "principal": acl.principal,
             "permissionType": name_of(acl.permission),
-            "operation": name_of(acl.operation),
             "host": acl.host,
+            "operation": name_of(acl.operation),
         }
         for acl in acls
     ]
-    return _json({"version": VERSION, "acls": rows})
+    return _json({"acls": rows, "version": VERSION})
 
 
 def decode(data: bytes) -> frozenset[Acl]:

@@ -10,6 +10,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from protocol.acls import (
+    Acl,
+    AclFilter,
+    Operation,
+    Pattern,
+    PatternFilter,
+    PatternType,
+    Permission,
+    ResourceType,
+    Word,
+)
 from protocol.errors import ErrorCode, KafkaError, error_name
 from protocol.kafka.api_keys import ApiKey
 from protocol.topic_ids import topic_id_text
@@ -324,6 +335,53 @@ class KafkaAdmin:
                         outcomes[tp] = outcome(row)
         return outcomes
 
+    # ACLs
+
+    def describe_acls(self, patterns: PatternFilter, rules: AclFilter) -> list[tuple[Pattern, Acl]]:
+        """The ACLs that both filters choose, in order. Raises NotServed, AdminError."""
+        what = "the ACLs cannot be listed"
+        question = Question(ANY_BROKER, ApiKey.DESCRIBE_ACLS, _filter(patterns, rules))
+        answer = self._ask(what, question, NO_ANSWER)
+        return sorted(
+            (pattern, _acl(row))
+            for resource in answer.resources
+            for pattern in (_pattern(resource),)
+            for row in resource.acls
+        )
+
+    def create_acls(self, acls: Sequence[tuple[Pattern, Acl]]) -> None:
+        """Adds ACLs. To add one that is there changes nothing. Raises NotServed, AdminError."""
+        what = "the ACLs were not added"
+        rows = [
+            {
+                "resource_type": int(pattern.resource_type),
+                "resource_name": pattern.name,
+                "resource_pattern_type": int(pattern.pattern_type),
+                "principal": rule.principal,
+                "host": rule.host,
+                "operation": int(rule.operation),
+                "permission_type": int(rule.permission),
+            }
+            for pattern, rule in acls
+        ]
+        answer = self._ask(what, Question(ANY_BROKER, ApiKey.CREATE_ACLS, {"creations": rows}), NO_ANSWER)
+        for (pattern, _), row in zip(acls, only(what, answer.results, len(acls)), strict=True):
+            _check(f"an ACL of {pattern} was not added", row)
+
+    def delete_acls(self, filters: Sequence[tuple[PatternFilter, AclFilter]]) -> list[tuple[Pattern, Acl]]:
+        """Removes the ACLs that any of the filters choose, and returns them. Raises NotServed, AdminError."""
+        what = "the ACLs were not removed"
+        rows = [_filter(patterns, rules) for patterns, rules in filters]
+        answer = self._ask(what, Question(ANY_BROKER, ApiKey.DELETE_ACLS, {"filters": rows}), NOT_CARRIED_OUT)
+        removed = []
+        for result in only(what, answer.filter_results, len(filters)):
+            _check(what, result)
+            for row in result.matching_acls:
+                pattern = _pattern(row)
+                _check(f"an ACL of {pattern} was not removed", row)
+                removed.append((pattern, _acl(row)))
+        return sorted(removed)
+
     # log directories
 
     def replica_sizes(
@@ -482,6 +540,34 @@ def reason(problem: KafkaError) -> str:
     """In one line: the broker's text, else one for the code."""
     said = problem.message or TEXTS.get(problem.code) or problem.code.name.replace("_", " ").lower()
     return " ".join(said.split()).rstrip(".")
+
+
+def _filter(patterns: PatternFilter, rules: AclFilter) -> dict[str, Any]:
+    return {
+        "resource_type_filter": int(patterns.resource_type),
+        "resource_name_filter": patterns.name,
+        "pattern_type_filter": int(patterns.pattern_type),
+        "principal_filter": rules.principal,
+        "host_filter": rules.host,
+        "operation": int(rules.operation),
+        "permission_type": int(rules.permission),
+    }
+
+
+def _pattern(row: Any) -> Pattern:
+    return Pattern(_word(ResourceType, row.resource_type), str(row.resource_name), _word(PatternType, row.pattern_type))
+
+
+def _acl(row: Any) -> Acl:
+    return Acl(
+        str(row.principal), str(row.host), _word(Operation, row.operation), _word(Permission, row.permission_type)
+    )
+
+
+def _word(kind: type[Word], number: int) -> Word:
+    """UNKNOWN for the number of a newer Kafka."""
+    known = {word.value: word for word in kind}
+    return known.get(number, known[0])
 
 
 def outcome(row: Any) -> Outcome:

@@ -23,7 +23,8 @@ from protocol.zk import acl_znodes
 
 LITERAL, PREFIXED, MATCH, ANY = PatternType.LITERAL, PatternType.PREFIXED, PatternType.MATCH, PatternType.ANY
 TOPIC = ResourceType.TOPIC
-OF_KAFKA = b'{"version":1,"acls":[{"principal":"User:alice","permissionType":"Allow","operation":"DescribeConfigs","host":"*"}]}'
+OF_KAFKA = b'{"acls":[{"principal":"User:alice","permissionType":"Allow","host":"*","operation":"DescribeConfigs"}],"version":1}'
+PREFIXED_CHANGE = b'{"version":1,"resourceType":"TRANSACTIONAL_ID","name":"t-","patternType":"PREFIXED"}'
 
 
 def test_an_acl_is_written_as_by_kafka() -> None:
@@ -52,6 +53,12 @@ def test_what_is_written_is_read(written: frozenset[Acl]) -> None:
 def test_an_announcement_is_read(kind: ResourceType, name: str, pattern_type: PatternType) -> None:
     pattern = Pattern(kind, name, pattern_type)
     assert acl_znodes.decode_change(pattern_type, acl_znodes.encode_change(pattern)) == pattern
+
+
+def test_announcements_are_written_as_by_kafka() -> None:
+    assert acl_znodes.encode_change(Pattern(TOPIC, "orders")) == b"TOPIC:orders"
+    tx = Pattern(ResourceType.TRANSACTIONAL_ID, "t-", PREFIXED)
+    assert acl_znodes.encode_change(tx) == PREFIXED_CHANGE
 
 
 def test_paths() -> None:
