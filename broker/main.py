@@ -28,7 +28,9 @@ from typing import TypeVar
 import uvloop
 
 from broker.admin.config_admin import ConfigAdmin
+from broker.admin.scram_admin import ScramAdmin
 from broker.admin.topic_admin import TopicAdmin
+from broker.apis.api_versions import answer_before_login
 from broker.authorization.acl_store import AclStore
 from broker.authorization.authorizer import authorizer_of
 from broker.cluster import registration
@@ -41,6 +43,7 @@ from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.registration import BrokerIdInUse, Registration
 from broker.cluster.suspected_leaders import SuspectedLeaders
 from broker.control.confirmation import Confirmation
+from broker.control.connections import ControlLogins
 from broker.control.listener import ControlListener
 from broker.groups.coordinator import GroupCoordinator
 from broker.machine import Machine, this_machine
@@ -48,6 +51,7 @@ from broker.metrics import page
 from broker.metrics.server import BrokerState, SessionStats
 from broker.network.acceptor import Acceptor, AcceptorSettings, ConnectionCounts
 from broker.network.connection import Limits
+from broker.network.login_gate import LOGIN_BYTES_MAX
 from broker.network.request_channel import RequestChannel
 from broker.network.request_metrics import RequestMetrics
 from broker.process import descriptors, server_log, together
@@ -65,10 +69,14 @@ from broker.requests.context import ApiContext
 from broker.requests.followers import is_of_follower
 from broker.requests.long_answers import LongAnswers
 from broker.requests.metadata_topics import MetadataTopics
+from broker.security.certificate_names import BadRules, namer, read_rules
+from broker.security.login import Logins
+from broker.security.scram_users import ScramUsers
 from broker.settings import config_sources
-from broker.settings.config import BrokerConfig, ConfigError
+from broker.settings.config import BrokerConfig, ConfigError, super_users_in
 from broker.settings.dynamic_configs import NOTHING_GIVEN, DynamicConfigs, TopicOverrides
 from broker.settings.listeners import listeners_of, metrics_listener
+from broker.settings.sasl import BrokerSasl
 from broker.settings.tls import BrokerTls
 from broker.storage.compaction.log_cleaner import CleanerSettings, LogCleaner
 from broker.storage.directories.log_directory import LogDirectoryError
@@ -85,7 +93,7 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.network_client import NetworkClient
 from protocol.rpc.client import RESPONSE_BYTES_MAX, ControlClient
 from protocol.topic_names import INTERNAL_TOPICS
-from protocol.types import BrokerInfo, Endpoint, TopicPartition
+from protocol.types import USER, BrokerInfo, Endpoint, TopicPartition
 from protocol.zk.session import SessionState, ZkError, ZooKeeperUnavailable
 from protocol.zk.znodes import BrokerIdZNode, PartitionStateZNode
 
@@ -127,8 +135,18 @@ class Broker:
         self._clock = clock = machine.clock
         self._listeners = listeners_of(config)
         self._tls = BrokerTls(
-            config, filter(self._listeners.uses_tls, self._listeners.bound), self._certificates_changed
+            config,
+            filter(self._listeners.uses_tls, self._listeners.bound),
+            self._certificates_changed,
+            self._listeners.uses_sasl,
         )
+        self._sasl = BrokerSasl(
+            config,
+            filter(self._listeners.uses_sasl, self._listeners.bound),
+            (self._listeners.inter_broker, self._listeners.control_plane),
+        )
+        self._scram_users = ScramUsers()
+        self._names_of = {name: self._name_of(name) for name in self._listeners.client_names}
         self._events = machine.events
         self._watchdog = machine.watchdog
         self._metrics: MetricsServer | None = None
@@ -192,7 +210,11 @@ class Broker:
         )
         self._verifier = CoordinatorVerifier(config.broker_id, self._metadata, self._transactions, self._open_peers())
         self._replicas.appends.verification.verifier = self._verifier
-        watch_control = partial(ConnectionWatch, tls=self._tls.of(self._listeners.control_plane))
+        watch_control = partial(
+            ConnectionWatch,
+            tls=self._tls.of(self._listeners.control_plane),
+            login=self._sasl.login_at(self._listeners.control_plane),
+        )
         self._controller = Controller(
             ControllerSettings(
                 broker_id=config.broker_id,
@@ -212,6 +234,8 @@ class Broker:
         )
         self._configs = DynamicConfigs(config, self._zk, clock, self._events, given)
         self._configs.on_broker_config = self._broker_config_changed
+        if self._sasl.has_scram:
+            self._configs.users = self._scram_users
         self._configs.on_topic_configs = self._topic_configs_changed
         self._configs.topics_here = self._log_manager.topics
         self._authorizer = authorizer_of(config)
@@ -237,6 +261,7 @@ class Broker:
             Confirmation(self._zk, config.broker_id, self._replicas.refuse_controllers_before),
             self._events,
             self._tls_context(self._listeners.control_plane),
+            self._control_logins(),
         )
         self._control.limit_connections(shares.control)
         self._acceptors: dict[str, Acceptor] = {}
@@ -369,6 +394,7 @@ class Broker:
             topic_admin=TopicAdmin(config, self._zk, self._metadata, self._machine.random.randrange),
             configs=self._configs,
             config_admin=ConfigAdmin(config.broker_id, self._zk, self._metadata, self._configs),
+            scram_admin=ScramAdmin(self._zk, self._configs),
             producer_ids=self._producer_ids,
             controller=self._controller,
             suspected_leaders=self._suspected_leaders,
@@ -414,6 +440,7 @@ class Broker:
 
     def _acceptor_settings(self, listener: str) -> AcceptorSettings:
         config = self._config
+        sasl = self._sasl.of(listener)
         idle_s = config.connections_max_idle_ms / 1000 if config.connections_max_idle_ms >= 0 else None
         limits = Limits(
             frame_bytes_max=config.socket_request_max_bytes,
@@ -421,6 +448,7 @@ class Broker:
             frame_timeout_s=config.socket_frame_timeout_ms / 1000,
             idle_timeout_s=idle_s,
             answer_timeout_s=config.socket_response_timeout_ms / 1000,
+            login_bytes_max=min(sasl.receive_bytes_max, LOGIN_BYTES_MAX) if sasl is not None else 0,
         )
         is_brokers = listener == self._listeners.inter_broker
         is_shared = len(self._listeners.client_names) == 1
@@ -431,7 +459,37 @@ class Broker:
             is_limited=is_shared or not is_brokers,
             is_of_follower=partial(is_of_follower, self._metadata, config.broker_id) if is_shared else None,
             tls_context=self._tls_context(listener),
+            name_of=self._names_of[listener],
+            logins=self._logins(listener),
+            failure_delay_s=config.connection_failed_authentication_delay_ms / 1000,
         )
+
+    def _logins(self, listener: str) -> Logins | None:
+        """What logins on the listener need; None: there are none."""
+        sasl = self._sasl.of(listener)
+        return Logins(sasl, self._scram_users, answer_before_login) if sasl is not None else None
+
+    def _control_logins(self) -> ControlLogins | None:
+        logins = self._logins(self._listeners.control_plane)
+        own = self._sasl.login_at(self._listeners.control_plane)
+        if logins is None or own is None:
+            return None
+        delay_s = self._config.connection_failed_authentication_delay_ms / 1000
+        start = f"{USER}:"
+        others = (
+            user.removeprefix(start) for user in super_users_in(self._config.super_users) if user.startswith(start)
+        )
+        return ControlLogins(logins, frozenset((own.username, *others)), delay_s)
+
+    def _name_of(self, listener: str) -> Callable[[bytes], str | None] | None:
+        """How the listener names clients by their certificates; None: it asks for none, or clients log in. Raises ConfigError."""
+        tls = self._tls.of(listener)
+        if tls is None or self._sasl.of(listener) is not None or not tls.wants_certificates:
+            return None
+        try:
+            return namer(read_rules(tls.principal_mapping_rules))
+        except BadRules as problem:
+            raise ConfigError(f"ssl.principal.mapping.rules: {problem} (listener {listener})") from None
 
     def _tls_context(self, listener: str) -> Callable[[], ssl.SSLContext] | None:
         """Returns the context of the listener's next handshake; None: the listener is in the clear."""
@@ -647,6 +705,7 @@ class Broker:
             random=self._machine.random.random,
             response_bytes_max=RESPONSE_BYTES_MAX,
             tls=self._tls.of(self._listeners.control_plane),
+            login=self._sasl.login_at(self._listeners.control_plane),
         )
 
     def _open_peers(self) -> Peers:
@@ -656,6 +715,7 @@ class Broker:
             request_timeout_ms=self._config.request_timeout_ms,
             random=self._machine.random.random,
             tls=self._tls.of(self._listeners.inter_broker),
+            login=self._sasl.login_at(self._listeners.inter_broker),
         )
         return Peers(self._metadata, self._listeners.inter_broker, network)
 
@@ -667,6 +727,7 @@ class Broker:
             random=self._machine.random.random,
             backoff_max_ms=max(self._config.replica_fetch_backoff_ms, 1),
             tls=self._tls.of(self._listeners.inter_broker),
+            login=self._sasl.login_at(self._listeners.inter_broker),
         )
 
     def _broker_config_changed(self, config: BrokerConfig) -> None:

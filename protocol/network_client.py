@@ -1,7 +1,8 @@
 """Sends requests of brokers and controller to other nodes (NET-3), for Kafka frames and control RPC.
 
 In both protocols a frame starts with an int32 length, and a response with an int32 correlation id. Each node has at most one
-connection, which is opened when there is something to send:
+connection, which is opened when there is something to send. Connecting includes a TLS handshake and a login by SASL, if the node asks for
+them; a connection whose login counts for some time only logs in again before, when none of its requests is in flight:
 
   no connection --send--> back-off wait --> connecting --> connected --request timed out, reset, garbage--> no connection
 
@@ -15,10 +16,12 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, cast
+from functools import partial
+from typing import Any, NamedTuple, Protocol, cast
 
 from protocol import self_connection
-from protocol.kafka.framing import frame
+from protocol.kafka.framing import MalformedRequest, frame
+from protocol.sasl_login import ClientLogin, LoginError, next_step, read_answer, request
 from protocol.tls import ClientTls, client_reason
 from protocol.types import Address, Buffer
 
@@ -27,6 +30,9 @@ Encode = Callable[[int], Sequence[Buffer]]
 
 RECEIVE_BUFFER_SIZE = 64 * 1024
 """Bytes. A frame that is not received whole at once gets a buffer of its own."""
+
+LOGIN_USED = 0.85
+"""The part of a login's time after which a connection logs in again."""
 
 JITTER = 0.2
 """Back-off times vary by this share in both directions, so that brokers that lost the same node do not reconnect all at once."""
@@ -54,9 +60,12 @@ class MonotonicClock(Protocol):
 
 
 class _InFlight(NamedTuple):
+    """`is_login`: the request holds no slot."""
+
     correlation_id: int
     answer: asyncio.Future[memoryview]
     deadline: float
+    is_login: bool
 
 
 class _Connection(asyncio.BufferedProtocol):
@@ -74,6 +83,8 @@ class _Connection(asyncio.BufferedProtocol):
         self._in_flight: deque[_InFlight] = deque()
         self._correlation_id = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._next_login: asyncio.TimerHandle | None = None
+        self._login: asyncio.Task[None] | None = None
         self._buffer = memoryview(bytearray(RECEIVE_BUFFER_SIZE))
         self._held = 0  # bytes of an incomplete frame length at the buffer's start
         self._frame: memoryview | None = None  # the frame whose rest is being received
@@ -82,18 +93,52 @@ class _Connection(asyncio.BufferedProtocol):
     def __str__(self) -> str:
         return f"{self._address[0]}:{self._address[1]}"
 
-    def request(self, encode: Encode) -> asyncio.Future[memoryview]:
-        """Writes a request. The caller must hold one of `slots`, which is released with the answer or the end of the connection."""
+    def request(self, encode: Encode, *, is_login: bool = False) -> asyncio.Future[memoryview]:
+        """Writes a request. The caller must hold one of `slots`, which is released with the answer or the end of the connection; for a
+        request of a login it holds all of them, and they are not released.
+        """
         assert self._transport is not None
         correlation_id = self._correlation_id
         self._transport.write(b"".join(frame(encode(correlation_id))))
         self._correlation_id = (correlation_id + 1) & _CORRELATION_IDS
         answer: asyncio.Future[memoryview] = self._loop.create_future()
         deadline = self._client.clock.monotonic() + self._client.request_timeout
-        self._in_flight.append(_InFlight(correlation_id, answer, deadline))
+        self._in_flight.append(_InFlight(correlation_id, answer, deadline, is_login))
         if self._timer is None:
             self._timer = self._loop.call_later(self._client.request_timeout, self._check_deadline)
         return answer
+
+    async def log_in(self, login: ClientLogin) -> None:
+        """Logs in, when no other request is in flight. Raises LoginError, MalformedRequest, Disconnected, RequestTimedOut."""
+        steps = login.steps()
+        answer: Any = None
+        while True:
+            # In a thread, because the first login computes for some milliseconds.
+            asked, lifetime_ms = await asyncio.to_thread(next_step, steps, answer)
+            if asked is None:
+                break
+            if not self.is_open:
+                raise Disconnected(f"{self} closed the connection during the login")
+            answer = read_answer(asked, await self.request(partial(request, asked), is_login=True))
+        if lifetime_ms and self.is_open:
+            self._next_login = self._loop.call_later(lifetime_ms / 1000 * LOGIN_USED, self._begin_login, login)
+
+    def _begin_login(self, login: ClientLogin) -> None:
+        self._login = self._loop.create_task(self._log_in_again(login))
+
+    async def _log_in_again(self, login: ClientLogin) -> None:
+        held = 0
+        try:
+            while held < self._client.max_in_flight:
+                await self.slots.acquire()
+                held += 1
+            if self.is_open:
+                await self.log_in(login)
+        except (LoginError, MalformedRequest, Disconnected, RequestTimedOut) as problem:
+            self.end(Disconnected(f"{self} ended the login: {problem}"))
+        finally:
+            for _ in range(held):
+                self.slots.release()
 
     def end(self, error: Exception) -> None:
         """Closes the connection: all requests in flight fail with `error`. Has no effect if it is already closed."""
@@ -102,15 +147,19 @@ class _Connection(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._next_login is not None:
+            self._next_login.cancel()
         if self._transport is not None:
             self._transport.abort()
             self._transport = None
             self._client.connection_ended(self._address, self)
         while self._in_flight:
-            self._settle(self._in_flight.popleft().answer, error)
+            self._settle(self._in_flight.popleft(), error)
 
-    def _settle(self, answer: asyncio.Future[memoryview], outcome: memoryview | Exception) -> None:
-        self.slots.release()
+    def _settle(self, settled: _InFlight, outcome: memoryview | Exception) -> None:
+        answer = settled.answer
+        if not settled.is_login:
+            self.slots.release()
         if answer.done():
             return  # The caller was cancelled; the request kept its place in the order until now.
         if isinstance(outcome, Exception):
@@ -186,7 +235,7 @@ class _Connection(asyncio.BufferedProtocol):
             self.end(Disconnected(f"{self} answered request {correlation_id} where {expected} was next"))
             return
         self.has_answered = True
-        self._settle(self._in_flight.popleft().answer, answer)
+        self._settle(self._in_flight.popleft(), answer)
 
 
 class _Node:
@@ -204,8 +253,8 @@ class NetworkClient:
     """Sends requests to nodes, over one connection to each. Must be used from one event loop only.
 
     `random` returns numbers in [0, 1) for the jitter. `connect_timeout_ms` is short, so that a node that was unreachable is found again
-    soon: the system retries a connection at intervals that grow to seconds; it includes a TLS handshake. An answer with a length above
-    `response_bytes_max` closes the connection, because its buffer would be allocated at once.
+    soon: the system retries a connection at intervals that grow to seconds; it includes a TLS handshake, but not a login. An answer with
+    a length above `response_bytes_max` closes the connection, because its buffer would be allocated at once.
     """
 
     def __init__(
@@ -220,12 +269,14 @@ class NetworkClient:
         connect_timeout_ms: int = 1000,
         response_bytes_max: int = 256 * 1024 * 1024,
         tls: ClientTls | None = None,
+        login: ClientLogin | None = None,
     ) -> None:
         self.clock = clock
         self.request_timeout = request_timeout_ms / 1000
         self.max_in_flight = max_in_flight
         self.response_bytes_max = response_bytes_max
         self._tls = tls
+        self._login = login
         self._random = random
         self._backoff = backoff_ms / 1000
         self._backoff_max = backoff_max_ms / 1000
@@ -330,9 +381,14 @@ class NetworkClient:
                     )
             if self_connection.is_to_itself(transport):
                 raise self_connection.refused(address)
+            if self._login is not None:
+                await connection.log_in(self._login)
         except asyncio.CancelledError:
             connection.end(Disconnected(f"the attempt to connect to {host}:{port} was cancelled"))
             raise
+        except (LoginError, MalformedRequest, RequestTimedOut) as failure:
+            error = Disconnected(f"cannot log in at {host}:{port}: {failure}")
+            error.__cause__ = failure
         except TimeoutError:
             error = Disconnected(f"connecting to {host}:{port} took more than {self._connect_timeout:g} s")
         except ssl.SSLError as failure:

@@ -189,7 +189,7 @@ def handshake_reason(problem: ssl.SSLError) -> str:
     """Why a client's handshake failed, for the log of a broker."""
     reason = tls_reason(problem)
     if reason in WITHOUT_TLS:
-        return "it sent no TLS: a client of this listener needs security.protocol=SSL"
+        return "it sent no TLS: a client of this listener needs security.protocol=SSL or SASL_SSL"
     if reason == "peer did not return a certificate":
         return "it has no certificate, and ssl.client.auth is required"
     if isinstance(problem, ssl.SSLCertVerificationError):

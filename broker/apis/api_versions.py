@@ -13,21 +13,35 @@ from broker.requests.context import ApiContext
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ADVERTISED, SUPPORTED, ApiKey
+from protocol.kafka.framing import RequestHeader
+from protocol.types import Buffer
 
 CLIENT_NAME_SINCE = 3
 CLIENT_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 def api_versions(context: ApiContext, request: Request) -> None:
-    header = request.header
+    version = request.header.api_version
+    request.respond_small(response_body(version, _error(request.header, request.frame)))
+
+
+def answer_before_login(header: RequestHeader, frame: Buffer) -> tuple[bytes, bool]:
+    """An `AnswerApiVersions`, for a listener with SASL."""
+    if not SUPPORTED[ApiKey.API_VERSIONS].min <= header.api_version <= SUPPORTED[ApiKey.API_VERSIONS].max:
+        header.api_version = 0
+        return response_body(0, ErrorCode.UNSUPPORTED_VERSION), False
+    error = _error(header, frame)
+    return response_body(header.api_version, error), error is ErrorCode.NONE
+
+
+def _error(header: RequestHeader, frame: Buffer) -> ErrorCode:
     version = header.api_version
-    body = messages.decode_request(ApiKey.API_VERSIONS, version, request.frame, header.body_offset)
-    error = ErrorCode.NONE
+    body = messages.decode_request(ApiKey.API_VERSIONS, version, frame, header.body_offset)
     if version >= CLIENT_NAME_SINCE and not (
         CLIENT_NAME.fullmatch(body.client_software_name) and CLIENT_NAME.fullmatch(body.client_software_version)
     ):
-        error = ErrorCode.INVALID_REQUEST
-    request.respond_small(response_body(version, error))
+        return ErrorCode.INVALID_REQUEST
+    return ErrorCode.NONE
 
 
 def refuse_version(request: Request) -> None:

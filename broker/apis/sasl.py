@@ -1,6 +1,7 @@
-"""SaslHandshake (API 17), v0 and v1, and SaslAuthenticate (API 36), v0 to v2: no listener has SASL.
+"""SaslHandshake (API 17), v0 and v1, and SaslAuthenticate (API 36), v0 to v2, where no login is expected.
 
-Both are answered with ILLEGAL_SASL_STATE, as on a listener of Kafka's without SASL: the client is told why it cannot log in.
+`broker/network/login_gate.py` takes them on a listener with SASL. What comes here, on another listener or from a client that need not log
+in again, is answered with ILLEGAL_SASL_STATE, as by Kafka: the client is told why it cannot log in.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from protocol.kafka import messages
 
 ANSWER = {
     "error_code": int(ErrorCode.ILLEGAL_SASL_STATE),
-    "error_message": "this listener has no SASL: connect to it with security.protocol=PLAINTEXT",
+    "error_message": "no login is expected here: this listener has no SASL, or the client has logged in and need not do so again",
     "mechanisms": [],
     "auth_bytes": b"",
     "session_lifetime": 0,

@@ -54,6 +54,7 @@ from broker.apis.offset_fetch import offset_fetch
 from broker.apis.offset_for_leader_epoch import offset_for_leader_epoch
 from broker.apis.produce import produce
 from broker.apis.sasl import sasl
+from broker.apis.scram_credentials import alter_user_scram_credentials, describe_user_scram_credentials
 from broker.apis.sync_group import sync_group
 from broker.apis.txn_offset_commit import txn_offset_commit
 from broker.apis.update_features import update_features
@@ -258,6 +259,8 @@ ROUTES: Mapping[ApiKey, Route] = MappingProxyType(
                 (READ, TOPIC),
             ),
         ),
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Route(describe_user_scram_credentials, ((DESCRIBE, CLUSTER),)),
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS: Route(alter_user_scram_credentials, ((ALTER, CLUSTER),)),
         ApiKey.UPDATE_FEATURES: Route(update_features, ((ALTER, CLUSTER),)),
         ApiKey.DESCRIBE_CLUSTER: Route(describe_cluster, ((DESCRIBE, CLUSTER),)),
         ApiKey.DESCRIBE_PRODUCERS: Route(describe_producers, ((READ, TOPIC),)),

@@ -15,7 +15,7 @@ While ZooKeeper cannot be asked, the request waits: a controller that was just e
 will reach it soon too, or lose its session.
 
 A false sender that uses the controller's id and epoch and this broker's epoch is not detected. Detection would need a secret
-(`ControlConnections.is_welcome`).
+(`ControlConnections._is_welcome`).
 """
 
 from __future__ import annotations

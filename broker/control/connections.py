@@ -11,9 +11,11 @@ Anybody who reaches the address can connect, so all resources of a connection ar
 * The next frame is read when the answer has been handed to the transport. If the transport's buffer stays too full for
   WRITE_TIMEOUT_S, because the peer does not read, the connection ends.
 
+With SASL, a connection logs in first, by the frames of Kafka's protocol, and has LOGIN_S for it. Only `members` get further.
+
 A connection becomes *trusted* when a request of the confirmed controller, for this life of the broker, was carried out on it.
-Untrusted connections are closed first. Idle connections are allowed: other brokers use them to watch whether this process is
-alive (`connection_watch`).
+Untrusted connections are closed first, and those without a finished login before all others. Idle connections are allowed: other
+brokers use them to watch whether this process is alive (`connection_watch`).
 """
 
 from __future__ import annotations
@@ -21,12 +23,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from broker.network.frame_reader import TLS_HANDSHAKE
 from broker.network.tls_server import TlsServer
+from broker.process.rare_lines import RareLine
+from broker.security.login import Login, LoginFailed, Logins
+from broker.security.scram_users import shown_user
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +42,10 @@ FRAME_BYTES_MAX = 32 * 1024**2
 FRAME_TIMEOUT_S = 30.0
 WRITE_TIMEOUT_S = 30.0
 BYTES_MAX = 2 * FRAME_BYTES_MAX
+LOGIN_S = 10.0
+"""Time limit for a login by SASL."""
+LOGIN_BYTES_MAX = 16 * 1024
+FAILURES_LOGGED_EVERY_S = 1.0
 CONNECTIONS_MAX = 256
 """Each other broker has one to three: watches of this process, the controller's requests, a ControlledShutdown."""
 TOO_MANY_BYTES = f"unfinished control requests take more than {BYTES_MAX} bytes, and this one is the first to be closed"
@@ -50,6 +60,8 @@ class Connection:
     def __init__(self, number: int, address: str, task: asyncio.Task[None]) -> None:
         self.number = number
         self.address = address
+        self.is_known = False
+        """Its login is done, or none is asked for."""
         self.is_trusted = False
         self.is_busy = False
         self.held_bytes = 0
@@ -62,6 +74,14 @@ class Connection:
         self._task.cancel()
 
 
+class ControlLogins(NamedTuple):
+    """How connections log in. `members`: the users who are brokers. `failure_delay_s`: how long the answer to a failed login is delayed."""
+
+    logins: Logins
+    members: frozenset[str]
+    failure_delay_s: float
+
+
 class HandleFrame(Protocol):
     """Takes a request frame without its length. Returns the response frame with its length. Raises ValueError to end the connection."""
 
@@ -71,8 +91,14 @@ class HandleFrame(Protocol):
 class ControlConnections:
     """The listener and its connections; see the module's docstring."""
 
-    def __init__(self, handle_frame: HandleFrame, tls_context: Callable[[], ssl.SSLContext] | None = None) -> None:
-        """`tls_context`: that of the next handshake; None: the listener is in the clear."""
+    def __init__(
+        self,
+        handle_frame: HandleFrame,
+        tls_context: Callable[[], ssl.SSLContext] | None = None,
+        logins: ControlLogins | None = None,
+    ) -> None:
+        """`tls_context`: that of the next handshake; None: the listener is in the clear. `logins` None: nobody logs in."""
+        self._logins = logins
         self._tls_context = tls_context
         self._tls: TlsServer | None = None
         self._handle_frame = handle_frame
@@ -81,6 +107,7 @@ class ControlConnections:
         self.connections_max = CONNECTIONS_MAX
         self._last_number = 0
         self.held_bytes = 0
+        self._failed_logins = RareLine(FAILURES_LOGGED_EVERY_S, time.monotonic)
 
     def __len__(self) -> int:
         return len(self._connections)
@@ -112,9 +139,36 @@ class ControlConnections:
         loop = asyncio.get_running_loop()
         return asyncio.StreamReaderProtocol(asyncio.StreamReader(loop=loop), self._connected, loop=loop)
 
-    async def is_welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Whether to admit a peer. Today everybody is admitted who has passed the handshake, if the listener has TLS."""
-        return not writer.is_closing()
+    async def _is_welcome(
+        self, connection: Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> bool:
+        """Whether to admit a peer: without SASL everybody who has passed the handshake of TLS, if there is one. Raises ValueError."""
+        if self._logins is None or writer.is_closing():
+            connection.is_known = True
+            return not writer.is_closing()
+        login = Login(self._logins.logins)
+        try:
+            async with asyncio.timeout(LOGIN_S):
+                while login.result is None:
+                    frame = await self._read_frame(connection, reader, LOGIN_BYTES_MAX)
+                    if frame is None:
+                        return False
+                    answer = login.take(frame)
+                    self._release(connection)
+                    if login.result is not None and login.user not in self._logins.members:
+                        raise LoginFailed("it is no broker")
+                    writer.write(answer)
+                    await writer.drain()
+        except LoginFailed as failed:
+            await asyncio.sleep(self._logins.failure_delay_s)
+            writer.write(failed.answer)
+            await writer.drain()
+            who = f"user {shown_user(login.user)}" if login.user else "nobody"
+            raise ValueError(f"SASL login of {who} failed: {failed.reason}") from None
+        except TimeoutError:
+            raise ValueError(f"no SASL login within {LOGIN_S:g} s") from None
+        connection.is_known = True
+        return True
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -125,10 +179,14 @@ class ControlConnections:
         try:
             if self._make_room():
                 self._connections[connection] = task
-                if await self.is_welcome(reader, writer):
+                if await self._is_welcome(connection, reader, writer):
                     await self._serve(connection, reader, writer)
         except (ValueError, TimeoutError) as error:
-            log.warning("control connection of %s closed: %s", peer, str(error) or "it is too slow")
+            if connection.is_known:
+                log.warning("control connection of %s closed: %s", peer, str(error) or "it is too slow")
+            elif (earlier := self._failed_logins.happened()) is not None:
+                others = f" (and {earlier} earlier connections)" if earlier else ""
+                log.warning("control connection of %s closed: %s%s", peer, error, others)
         except (ConnectionError, asyncio.IncompleteReadError):
             log.debug("control connection of %s ended", peer)
         except asyncio.CancelledError:
@@ -160,7 +218,9 @@ class ControlConnections:
             async with asyncio.timeout(WRITE_TIMEOUT_S):
                 await writer.drain()
 
-    async def _read_frame(self, connection: Connection, reader: asyncio.StreamReader) -> bytearray | None:
+    async def _read_frame(
+        self, connection: Connection, reader: asyncio.StreamReader, bytes_max: int = FRAME_BYTES_MAX
+    ) -> bytearray | None:
         """The next frame without its length; None at the end of the stream. The buffer grows as bytes arrive (BAD-4).
 
         Raises ValueError for a bad length or above BYTES_MAX, TimeoutError, IncompleteReadError.
@@ -177,8 +237,8 @@ class ControlConnections:
                 raise ValueError(
                     "it speaks TLS, and this listener has none: see listener.security.protocol.map of both brokers"
                 )
-            if not LENGTH_BYTES <= length <= FRAME_BYTES_MAX:
-                raise ValueError(f"frame length {length}: allowed are {LENGTH_BYTES} to {FRAME_BYTES_MAX} bytes")
+            if not LENGTH_BYTES <= length <= bytes_max:
+                raise ValueError(f"frame length {length}: allowed are {LENGTH_BYTES} to {bytes_max} bytes")
             frame = bytearray()
             while len(frame) < length:
                 piece = await reader.read(min(length - len(frame), READ_BYTES))
@@ -197,6 +257,7 @@ class ControlConnections:
         if len(self._connections) < self.connections_max:
             return True
         replaceable = [c for c in self._connections if not c.is_trusted and not c.is_busy]
+        replaceable = [c for c in replaceable if not c.is_known] or replaceable
         if not replaceable:
             return False
         of_address = Counter(c.address for c in replaceable)
@@ -220,7 +281,7 @@ class ControlConnections:
     def _victim(self) -> Connection | None:
         """The connection to close, among those with a partly read or waiting frame: untrusted ones first, then the oldest frame."""
         waiting = (c for c in self._connections if c.held_bytes and not c.is_busy)
-        return min(waiting, key=lambda c: (c.is_trusted, c.arrival), default=None)
+        return min(waiting, key=lambda c: (c.is_trusted, c.is_known, c.arrival), default=None)
 
     def _end(self, connection: Connection, reason: str) -> None:
         connection.end(reason)

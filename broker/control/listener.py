@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import Any
 
 from broker.control.confirmation import Confirmation
-from broker.control.connections import CONNECTIONS_MAX, Connection, ControlConnections
+from broker.control.connections import CONNECTIONS_MAX, Connection, ControlConnections, ControlLogins
 from broker.control.fencing import BrokerEpochFence, NewestRequest
 from broker.control.leader_and_isr import LeaderAndIsrHandler, LoadCreationZxids, LoadTopicOverrides
 from broker.control.pauses import RequestPauses
@@ -73,6 +73,7 @@ class ControlListener:
         confirmation: Confirmation | None = None,
         events: EventLog | None = None,
         tls_context: Callable[[], ssl.SSLContext] | None = None,
+        logins: ControlLogins | None = None,
     ) -> None:
         self._events = events
         self._replica_manager = replica_manager
@@ -92,7 +93,7 @@ class ControlListener:
         self._when_registered = when_registered or _at_once
         self._own_broker_epoch = own_broker_epoch
         self._confirmation = confirmation
-        self._connections = ControlConnections(self._answer, tls_context)
+        self._connections = ControlConnections(self._answer, tls_context, logins)
 
     def limit_connections(self, count: int) -> None:
         """Sets the limit to `count`, the control plane's share of the descriptors, within 1 to CONNECTIONS_MAX."""

@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from broker.network.connection import ClientConnection, Limits
+from broker.network.login_gate import LoginGate
 from broker.network.paced_transport import PacedTransport
 from broker.network.processor import SWEEP_S, Processor
 from broker.network.request_channel import RequestChannel
@@ -19,8 +20,9 @@ from broker.network.tls_server import TlsServer
 from broker.process.clock import Clock
 from broker.process.descriptors import DescriptorShares
 from broker.process.rare_lines import RareLine
-from protocol.kafka.framing import RequestHeader
-from protocol.types import Buffer
+from broker.security.login import Logins
+from protocol.kafka.framing import MalformedRequest, RequestHeader, parse_request_header
+from protocol.types import USER, Buffer, Principal
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +120,8 @@ class AcceptorSettings(NamedTuple):
     If brokers and clients share a listener, `is_of_follower` recognizes a follower's connection by its first request. Anyone can claim
     to be a follower: at most `claims_max` connections without proof are kept, and a new one replaces the oldest.
 
-    `tls_context`: that of the next handshake; None: the listener is in the clear.
+    `tls_context`: that of the next handshake; None: the listener is in the clear. `name_of` makes a client's name of its certificate; None:
+    the clients' certificates name nobody. `logins`: None: clients do not log in by SASL.
     """
 
     listener: str
@@ -127,6 +130,9 @@ class AcceptorSettings(NamedTuple):
     is_limited: bool = True
     is_of_follower: Callable[[RequestHeader, Buffer], Claim] | None = None
     tls_context: Callable[[], ssl.SSLContext] | None = None
+    name_of: Callable[[bytes], str | None] | None = None
+    logins: Logins | None = None
+    failure_delay_s: float = 0.1
 
 
 class Acceptor:
@@ -143,14 +149,25 @@ class Acceptor:
         self._settings = settings
         self._counts = counts
         self._refusals = RareLine(REFUSALS_LOGGED_EVERY_S, clock.monotonic)
+        judge = self._first_request if settings.is_of_follower is not None else None
+        self._gate: LoginGate | None = None
+        if settings.logins is not None:
+            self._gate = LoginGate(
+                settings.logins,
+                settings.failure_delay_s,
+                clock.monotonic,
+                lambda: counts.room_for_handshakes() // 2,
+                self._admit,
+                judge,
+            )
         self._processors = [
             Processor(
                 channel,
                 settings.limits,
                 clock,
-                self._admit,
-                self._released,
-                self._first_request if settings.is_of_follower is not None else None,
+                self._arrived,
+                self._gone,
+                self._gate.take if self._gate is not None else judge,
             )
             for _ in range(max(1, settings.processors))
         ]
@@ -225,6 +242,25 @@ class Acceptor:
         self._next = (self._next + 1) % len(self._processors)
         return ClientConnection(processor, self._settings.listener)
 
+    def _arrived(self, connection: ClientConnection) -> bool:
+        """Returns False for a connection that is refused."""
+        if self._settings.name_of is not None and (certificate := connection.certificate()) is not None:
+            name = self._settings.name_of(certificate)
+            if name is None:
+                self._refused(
+                    connection, "no rule of ssl.principal.mapping.rules is for the subject of its certificate"
+                )
+                return False
+            connection.principal = Principal(USER, name)
+        if self._gate is not None:
+            self._gate.arrived(connection)
+            return True
+        return self._admit(connection)
+
+    def _gone(self, connection: ClientConnection) -> None:
+        if self._gate is None or self._gate.gone(connection):
+            self._released(connection)
+
     def _admit(self, connection: ClientConnection) -> bool:
         if not self._settings.is_limited:
             self._counts.take_broker(connection)
@@ -248,10 +284,15 @@ class Acceptor:
             others = f" (and {earlier} earlier connections)" if earlier else ""
             log.warning("refused a connection of %s: %s%s", connection.peer, reason, others)
 
-    def _first_request(self, connection: ClientConnection, header: RequestHeader, frame: Buffer) -> str:
-        """Called with the first request of a connection. Returns the reason to close the connection, or ""."""
+    def _first_request(self, connection: ClientConnection, frame: Buffer) -> bool:
+        """The gate of a connection until its first request. Returns False if it closes the connection."""
+        connection.gate = None
         is_of_follower = self._settings.is_of_follower
         assert is_of_follower is not None
+        try:
+            header = parse_request_header(frame)
+        except MalformedRequest:
+            return True  # the connection says what is wrong
         claim = is_of_follower(header, frame)
         if claim is Claim.MADE:
             if len(self._claimed) >= self._counts.claims_max:
@@ -265,7 +306,10 @@ class Acceptor:
             self._counts.take_broker(connection)
             if self._unproven.pop(connection, None) is None:
                 self._counts.give_back(connection.remote_address)
-        return self._unproven.get(connection, "")
+        refusal = self._unproven.get(connection, "")
+        if refusal:
+            connection.refuse(refusal)
+        return not refusal
 
     def _released(self, connection: ClientConnection) -> None:
         is_counted = self._unproven.pop(connection, None) is None and connection not in self._uncounted
@@ -278,5 +322,7 @@ class Acceptor:
     async def _sweep_regularly(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
+            if self._gate is not None:
+                self._gate.sweep()
             for processor in self._processors:
                 processor.sweep()

@@ -24,7 +24,7 @@ from broker.network.large_frames import MODEST_FRAME_MAX
 from broker.network.request_channel import Connection, Request, Ring
 from protocol.errors import KafkaError
 from protocol.kafka.framing import MalformedRequest, Part, StoredBytes, parse_request_header
-from protocol.types import ANONYMOUS, Buffer
+from protocol.types import ANONYMOUS, Buffer, Principal
 
 if TYPE_CHECKING:
     from broker.network.processor import Processor
@@ -49,14 +49,22 @@ while its connection is held."""
 NO_FETCH: Final = -1
 
 
+Gate = Callable[["ClientConnection", Buffer], bool]
+"""Takes the next frame of a connection. Returns False if it must not be handled: the gate has answered it, or closed the connection."""
+
+
 class Limits(NamedTuple):
-    """Limits of every connection. `idle_timeout_s` None: no limit. `answer_timeout_s`: for a client that reads nothing of its answers."""
+    """Limits of every connection. `idle_timeout_s` None: no limit. `answer_timeout_s`: for a client that reads nothing of its answers.
+
+    `login_bytes_max`: of a frame before the login; 0: clients do not log in.
+    """
 
     frame_bytes_max: int
     in_flight_max: int
     frame_timeout_s: float
     idle_timeout_s: float | None
     answer_timeout_s: float = 60.0
+    login_bytes_max: int = 0
 
 
 class ClientConnection(Connection):
@@ -79,12 +87,16 @@ class ClientConnection(Connection):
         self._limits = processor.limits
         self._monotonic = processor.clock.monotonic
         self._reader = FrameReader(processor.receive_views, self._room, processor.limits.frame_bytes_max)
+        if processor.limits.login_bytes_max:
+            self._reader.size_max = processor.limits.login_bytes_max
+            self._reader.size_setting = "sasl.server.max.receive.size"
         self._writer = AnswerWriter(
             self._channel.unsent, self._monotonic, processor.limits.answer_timeout_s, self._count_unsent
         )
         self._order = AnswerOrder()
         self._transport: asyncio.Transport | None = None
-        self._first_request = processor.first_request
+        self.gate = processor.gate
+        """What sees each frame first; None, as for nearly all frames: nothing."""
         self._reserved = 0  # bytes reserved for the answer of the current fetch
         self._is_consumer = False
         self._large_at = 0.0  # when the last large answer or long fetch came
@@ -195,6 +207,21 @@ class ClientConnection(Connection):
                 self._had_large_answer()
         self._answered(number, self._order.answer(number, plain))
 
+    def answer_at_gate(self, parts: Sequence[Buffer]) -> None:
+        """Called by the gate: answers the frame that it takes."""
+        self.answer(self._order.next_number(), parts)
+
+    def has_logged_in(self, principal: Principal) -> None:
+        """From now on its frames may be as large as those of any client."""
+        self.principal = principal
+        self._reader.size_max = self._limits.frame_bytes_max
+        self._reader.size_setting = "socket.request.max.bytes"
+
+    def certificate(self) -> bytes | None:
+        """The client's own, in DER; None: it has shown none."""
+        encrypted = self._transport.get_extra_info("ssl_object") if self._transport is not None else None
+        return encrypted.getpeercert(binary_form=True) if encrypted is not None else None
+
     def answer_in_turn(self, number: int, make: Callable[[], Sequence[Buffer]]) -> None:
         """Like `answer`; `make` creates the answer when it can be sent at once."""
         if self.state is ConnectionState.OPEN:
@@ -279,7 +306,7 @@ class ClientConnection(Connection):
     def close(self, reason: str) -> None:
         """Closes only this connection. Answers that were written before are still sent; requests that wait are not handled."""
         if self.state is ConnectionState.OPEN:
-            self._close(reason)
+            self.refuse(reason)
             self._drop_requests()
 
     def abort(self) -> None:
@@ -337,7 +364,7 @@ class ClientConnection(Connection):
                 elif not self._submit(reader.take(), size):
                     return
         except IllegalFrame as error:
-            self._close(str(error))
+            self.refuse(str(error))
             return
         if reader.read_ahead != self._read_ahead:
             before, self._read_ahead = self._read_ahead, reader.read_ahead
@@ -370,18 +397,16 @@ class ClientConnection(Connection):
         return True
 
     def _submit(self, frame: bytes | memoryview, large_size: int) -> bool:
-        """Submits a request. Returns False, and closes the connection, if the header is invalid or refused (BAD-3, BAD-34)."""
+        """Submits a request. Returns False if the connection is closed: the header is invalid or refused (BAD-3, BAD-34)."""
+        gate = self.gate
+        if gate is not None and not gate(self, frame):
+            self._room.release(large_size)
+            return self.state is ConnectionState.OPEN
         try:
             header = parse_request_header(frame)
         except MalformedRequest as error:
             self._room.release(large_size)
-            self._close(str(error))
-            return False
-        judge, self._first_request = self._first_request, None
-        refusal = judge(self, header, frame) if judge is not None else ""
-        if refusal:
-            self._room.release(large_size)
-            self._close(refusal)
+            self.refuse(str(error))
             return False
         self._channel.put(Request(self, self._order.next_number(), header, frame, self.last_heard, large_size))
         return True
@@ -394,9 +419,10 @@ class ClientConnection(Connection):
             self._is_reading = False
             self._transport.pause_reading()
 
-    def _close(self, reason: str) -> None:
-        """Closes the connection because of its input: requests that came before are still handled."""
-        self._processor.log_closing("closing the connection of %s: %s", self.peer, reason)
+    def refuse(self, reason: str) -> None:
+        """Closes the connection because of its input: requests that came before are still handled. "" is not logged."""
+        if reason:
+            self._processor.log_closing("closing the connection of %s: %s", self.peer, reason)
         self._writer.flush()
         self.state = ConnectionState.CLOSING
         self._reader.end()

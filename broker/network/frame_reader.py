@@ -78,15 +78,19 @@ class FrameReader:
         "_from",
         "_rest",
         "_room",
-        "_size_max",
         "_view",
         "_views",
         "held",
         "read_ahead",
         "size",
+        "size_max",
+        "size_setting",
     )
 
     def __init__(self, views: ReceiveViews, room: LargeFrames, size_max: int) -> None:
+        self.size_max = size_max
+        self.size_setting = "socket.request.max.bytes"
+        """The setting by which frames are limited to `size_max`."""
         self.size = 0
         """The size of the frame that `next` found last."""
         self.held = 0
@@ -95,7 +99,6 @@ class FrameReader:
         """The size of the connection's own buffer beyond that of a small frame."""
         self._views = views
         self._room = room
-        self._size_max = size_max
         self._view = views.usual  # for the next read into the shared buffer
         self._rest = NOTHING  # the connection's own buffer
         self._from = NOTHING  # the buffer that is cut: the shared one, or `_rest`
@@ -144,12 +147,12 @@ class FrameReader:
                 self._at = self._end = 0
             return NEED_DATA
         (size,) = _LENGTH.unpack_from(self._from, self._at)
-        if not 0 < size <= self._size_max:
+        if not 0 < size <= self.size_max:
             if size >> 16 == TLS_HANDSHAKE:
                 raise IllegalFrame(
-                    "a TLS handshake, and this listener has no TLS: it needs security.protocol=PLAINTEXT"
+                    "a TLS handshake, and this listener has no TLS: it needs security.protocol=PLAINTEXT or SASL_PLAINTEXT"
                 )
-            raise IllegalFrame(f"a frame of {size} bytes: allowed are 1 to {self._size_max} (socket.request.max.bytes)")
+            raise IllegalFrame(f"a frame of {size} bytes: allowed are 1 to {self.size_max} ({self.size_setting})")
         self.size = size
         whole = size + 4
         if whole > SMALL_FRAME_MAX:

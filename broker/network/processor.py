@@ -6,13 +6,11 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from broker.network.connection import ClientConnection, Limits
+from broker.network.connection import ClientConnection, Gate, Limits
 from broker.network.connection_state import ConnectionState
 from broker.network.frame_reader import ReceiveViews
 from broker.network.request_channel import RequestChannel
 from broker.process.clock import Clock
-from protocol.kafka.framing import RequestHeader
-from protocol.types import Buffer
 
 log = logging.getLogger(__name__)
 
@@ -20,8 +18,6 @@ CLOSINGS_LOGGED_MAX: Final = 20
 """Limit of log lines about closed connections between two sweeps."""
 
 SWEEP_S: Final = 1.0
-
-FirstRequest = Callable[[ClientConnection, RequestHeader, Buffer], str]
 
 
 class Processor:
@@ -34,10 +30,10 @@ class Processor:
         clock: Clock,
         admit: Callable[[ClientConnection], bool],
         released: Callable[[ClientConnection], None],
-        first_request: FirstRequest | None = None,
+        gate: Gate | None = None,
     ) -> None:
-        """`first_request` is called once for each connection; it returns the reason to close it, or ""."""
-        self.first_request = first_request
+        """`gate`: the one of each new connection."""
+        self.gate = gate
         self.channel = channel
         self.limits = limits
         self.clock = clock

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from broker.admin.config_admin import ConfigAdmin
+from broker.admin.scram_admin import ScramAdmin
 from broker.admin.topic_admin import TopicAdmin
 from broker.authorization.acl_store import AclStore
 from broker.authorization.authorizer import Authorizer
@@ -163,6 +164,7 @@ class ApiContext:
     topic_admin: TopicAdmin
     configs: DynamicConfigs
     config_admin: ConfigAdmin
+    scram_admin: ScramAdmin
     producer_ids: ProducerIds
     controller: ControllerRequests
     suspected_leaders: SuspectedLeaders

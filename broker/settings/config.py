@@ -6,6 +6,7 @@ An attribute's name is the Kafka key with `_` for `.`: `replica_lag_time_max_ms`
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache, cached_property, lru_cache
@@ -206,11 +207,13 @@ class BrokerConfig:
     zookeeper_connection_timeout_ms: int = setting(18000, minimum=100, maximum=INT_MAX)
     listeners: str = setting("PLAINTEXT://:9092", doc="NAME://host:port[,NAME://host:port...]")
     advertised_listeners: str = setting("", doc="addresses that clients get; default: listeners")
-    listener_security_protocol_map: str = setting("PLAINTEXT:PLAINTEXT,SSL:SSL", doc="NAME:PROTOCOL[,...]")
+    listener_security_protocol_map: str = setting(
+        "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL", doc="NAME:PROTOCOL[,...]"
+    )
     security_inter_broker_protocol: str = setting(
         "PLAINTEXT",
-        choices=("PLAINTEXT", "SSL"),
-        doc="SSL: brokers use the first listener with this protocol, unless inter.broker.listener.name names one",
+        choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+        doc="brokers use the first listener with this protocol, unless inter.broker.listener.name names one",
     )
     inter_broker_listener_name: str = setting(
         "", doc="listener for followers' fetches; default: the first that is not the control plane's"
@@ -244,8 +247,31 @@ class BrokerConfig:
     ssl_endpoint_identification_algorithm: str = setting(
         "https", doc="https: the certificate of another broker must name its host; empty: it need not"
     )
+    ssl_principal_mapping_rules: str = setting(
+        "DEFAULT",
+        doc="how the subject of a client's certificate becomes its name: DEFAULT, RULE:pattern/replacement/[LU]",
+    )
     ssl_of_listeners: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The settings above of single listeners: their keys with the prefix."""
+
+    # SASL; the prefix sets the first three for one listener
+    sasl_enabled_mechanisms: str = setting(
+        "GSSAPI", is_list=True, doc="PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, or several; Kafka's default is not supported"
+    )
+    sasl_server_max_receive_size: int = setting(
+        524288, minimum=0, maximum=INT_MAX, doc="limit in bytes of a request before the login; here at most 16384"
+    )
+    connections_max_reauth_ms: int = setting(
+        0, minimum=0, doc="time in ms after which a client must log in again; 0: never"
+    )
+    sasl_mechanism_inter_broker_protocol: str = setting("GSSAPI", doc="how brokers log in at each other")
+    connection_failed_authentication_delay_ms: int = setting(
+        100, minimum=0, maximum=INT_MAX, doc="how long the answer to a failed login is delayed, in ms"
+    )
+    sasl_of_listeners: Mapping[str, int | str] = field(default_factory=dict, repr=False)
+    """The settings above of single listeners: their keys with the prefix."""
+    jaas: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """`[listener.name.<listener>.]<mechanism>.sasl.jaas.config`: a login module, and users with their passwords."""
 
     # rights
     authorizer_class_name: str = setting(
@@ -715,18 +741,29 @@ def settings_of(config: type) -> Mapping[str, Any]:
 LISTENER_PREFIX = "listener.name."
 
 
+SASL_OF_LISTENERS = ("connections.max.reauth.ms", "sasl.enabled.mechanisms", "sasl.server.max.receive.size")
+"""Settings of SASL that may have the prefix. The first may also have the name of a mechanism behind the prefix."""
+JAAS_KEY = re.compile(r"(listener\.name\..+\.)?(plain|scram-sha-256|scram-sha-512)\.sasl\.jaas\.config", re.IGNORECASE)
+"""The keys of `BrokerConfig.jaas`."""
+
+
 def key_of_all(key: str) -> str:
     """`ssl.keystore.location` for `listener.name.internal.ssl.keystore.location`; other keys as they are."""
     if key.startswith(LISTENER_PREFIX):
         name, dot, rest = key[len(LISTENER_PREFIX) :].partition(".ssl.")
         if name and dot and f"ssl.{rest}" in settings_of(BrokerConfig):
             return f"ssl.{rest}"
+        for of_all in SASL_OF_LISTENERS:
+            if key.endswith(f".{of_all}"):
+                return of_all
     return key
 
 
 def is_secret(key: str) -> bool:
     """Whether the value of this broker setting must not be shown."""
     spec = settings_of(BrokerConfig).get(key_of_all(key))
+    if JAAS_KEY.fullmatch(key):
+        return True
     return spec is not None and bool(spec.metadata["is_secret"])
 
 

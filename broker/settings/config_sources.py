@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from broker.settings.config import BrokerConfig, ConfigError, key_of_all, parse_value, settings_of
+from broker.settings.config import JAAS_KEY, BrokerConfig, ConfigError, key_of_all, parse_value, settings_of
 from protocol.numbers import whole_number
 
 ENVIRONMENT_PREFIX = "KAFKA_"
@@ -159,13 +159,20 @@ def _build(settings: Iterable[Setting], warnings: list[str]) -> LoadedConfig:
     values: dict[str, Any] = {}
     scaled: dict[str, Any] = {}
     given: dict[str, str] = {}
-    of_listeners: dict[str, str] = {}
+    ssl_of_listeners: dict[str, str] = {}
+    sasl_of_listeners: dict[str, int | str] = {}
+    jaas: dict[str, str] = {}
     for key, text, where in settings:
         if key in known:
             values[key] = _parse(key, text, where)
             given[key] = text.strip()
         elif (shared := key_of_all(key)) != key:
+            of_listeners: dict[str, Any] = ssl_of_listeners if shared.startswith("ssl.") else sasl_of_listeners
             of_listeners[key] = _parse(shared, text, where, key)
+        elif JAAS_KEY.fullmatch(key):
+            jaas[key] = text
+        elif key == "sasl.jaas.config":
+            warnings.append(f"{where}: {key} is ignored, as in Kafka: put the mechanism before it, as in plain.{key}")
         elif key in SYNONYMS:
             target, factor = SYNONYMS[key]
             scaled[key] = _scaled(key, target, text, factor, where)
@@ -177,7 +184,10 @@ def _build(settings: Iterable[Setting], warnings: list[str]) -> LoadedConfig:
     from_synonyms = {target: scaled[key] for key, (target, _) in SYNONYMS.items() if key in scaled}
     merged = {**from_synonyms, **values}
     config = BrokerConfig(
-        **{key.replace(".", "_"): value for key, value in merged.items()}, ssl_of_listeners=of_listeners
+        **{key.replace(".", "_"): value for key, value in merged.items()},
+        ssl_of_listeners=ssl_of_listeners,
+        sasl_of_listeners=sasl_of_listeners,
+        jaas=jaas,
     )
     _check_together(config)
     return LoadedConfig(config, tuple(warnings), given)

@@ -1,4 +1,4 @@
-"""Settings that change while the broker runs: of topics, of this broker, and of all brokers (`/config`).
+"""Settings that change while the broker runs: of topics, of this broker, of all brokers, and of users (`/config`).
 
 A change is written to `/config/...` and then announced by a child of `/config/changes`. Every broker watches those children, as in
 Kafka, and reads the named settings again. A broker whose session expired has lost its watches, and reads everything again.
@@ -12,6 +12,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
+from typing import Protocol
 
 from broker.process.clock import Clock
 from broker.process.event_log import EventLog
@@ -34,16 +35,30 @@ log = logging.getLogger(__name__)
 
 TOPICS = "topics"
 BROKERS = "brokers"
+USERS = "users"
 CLUSTER_DEFAULT = "<default>"
 CHANGE_KEPT_MS = 15 * 60 * 1000
 CHANGES_MAX = 10_000
 """Maximum number of announcements, because every broker lists all of them at each change. The oldest are removed early. A broker
 that missed so many has a new session, and reads everything."""
 PURGED_AT_ONCE = 100
+USERS_READ_AT_ONCE = 500
 RETRY_S = 0.5
 NOTHING_GIVEN: Mapping[str, str] = MappingProxyType({})
 
 TopicOverrides = Mapping[str, str]
+
+
+class FollowsUsers(Protocol):
+    """Who needs the settings of users. Users go by the names of their znodes."""
+
+    def changed(self, configs: Mapping[str, Mapping[str, str]]) -> None:
+        """These are the settings of these users now; empty without a znode."""
+        ...
+
+    def all_are(self, names: Collection[str]) -> None:
+        """Other users have no settings."""
+        ...
 
 
 class DynamicConfigs:
@@ -61,6 +76,8 @@ class DynamicConfigs:
         self.layers = ConfigLayers(static, given=given)
         self.on_broker_config: Callable[[BrokerConfig], None] = lambda config: None
         self.on_topic_configs: Callable[[Mapping[str, TopicOverrides]], None] = lambda overrides: None
+        self.users: FollowsUsers | None = None
+        """None: nobody needs the settings of users."""
         self.topics_here: Callable[[], Collection[str]] = lambda: ()
         self._zk = zk
         self._clock = clock
@@ -162,11 +179,17 @@ class DynamicConfigs:
     async def _read_all(self) -> None:
         await self._read_broker_layers()
         await self._refresh_topics(sorted(self.topics_here()))
+        if self.users is not None:
+            (found,) = await self._zk.children_many([ConfigZNode.parent(USERS)])
+            names = found or []
+            self.users.all_are(names)
+            for at in range(0, len(names), USERS_READ_AT_ONCE):
+                await self._read_users(names[at : at + USERS_READ_AT_ONCE])
 
     async def read_again(self, *entities: str) -> None:
-        """Reads entities that may have changed: `topics/<name>`, `brokers/<id>`, `brokers/<default>`. Others are only logged.
+        """Reads entities that may have changed: `topics/<name>`, `brokers/<id>`, `brokers/<default>`, `users/<name>`.
 
-        Raises ZkError.
+        Others are only logged. Raises ZkError.
         """
         topics = []
         for entity in entities:
@@ -176,6 +199,8 @@ class DynamicConfigs:
                 topics.append(name)
             elif kind == BROKERS and name in (CLUSTER_DEFAULT, self._own_name):
                 await self._read_broker_layers()
+            elif kind == USERS and self.users is not None and name and "/" not in name:
+                await self._read_users([name])
             else:
                 log.info("a change of the settings of %s does not concern this broker", shown(entity))
         await self._refresh_topics(topics)
@@ -230,6 +255,21 @@ class DynamicConfigs:
             if overrides is not None:
                 readable[topic] = overrides
         return readable
+
+    # -- users ----------------------------------------------------------------------------------------------------
+
+    async def _read_users(self, names: Sequence[str]) -> None:
+        nodes = await each_readable([ConfigZNode.path(USERS, name) for name in names], self._zk.get_many)
+        configs: dict[str, Mapping[str, str]] = {}
+        for name, node in zip(names, nodes, strict=True):
+            if isinstance(node, ZkError):
+                log.warning("the settings of user %s cannot be read, the earlier ones stay: %s", shown(name), node)
+                continue
+            found = _decoded(f"user {shown(name)}", node[0] if node is not None else None)
+            if found is not None:
+                configs[name] = found
+        if self.users is not None:
+            self.users.changed(configs)
 
     # -- brokers --------------------------------------------------------------------------------------------------
 

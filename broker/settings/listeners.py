@@ -12,8 +12,7 @@ from protocol.types import Endpoint
 
 DEFAULT_CONTROL_LISTENER = "CONTROLLER"
 ANY_ADDRESS = ("", "0.0.0.0", "::")
-SERVED_PROTOCOLS = ("PLAINTEXT", "SSL")
-PROTOCOLS = (*SERVED_PROTOCOLS, "SASL_PLAINTEXT", "SASL_SSL")
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 DEFAULT_PROTOCOL = "PLAINTEXT"
 PORT_MAX = 65535
 
@@ -43,7 +42,11 @@ class Listeners:
 
     def uses_tls(self, name: str) -> bool:
         """Whether the listener is one of TLS."""
-        return self.bound[name].security_protocol == "SSL"
+        return self.bound[name].security_protocol.endswith("SSL")
+
+    def uses_sasl(self, name: str) -> bool:
+        """Whether clients of the listener must log in."""
+        return self.bound[name].security_protocol.startswith("SASL_")
 
     @property
     def client_names(self) -> tuple[str, ...]:
@@ -76,7 +79,7 @@ def listeners_of(config: BrokerConfig) -> Listeners:
     if not clients:
         raise ConfigError(f"listeners={config.listeners!r}: expected a listener for clients in addition to {control}")
     inter_broker = _inter_broker_listener(config, {name: bound[name] for name in clients})
-    if control in bound and control not in protocols and control not in SERVED_PROTOCOLS:
+    if control in bound and control not in protocols and control not in PROTOCOLS:
         # In the clear only if somebody says so, or if the brokers' other requests are.
         bound[control] = bound[control]._replace(security_protocol=bound[inter_broker].security_protocol)
     given = _parse_list("advertised.listeners", config.advertised_listeners, protocols)
@@ -132,9 +135,7 @@ def _protocol_map(text: str) -> dict[str, str]:
         name, colon, protocol = part.partition(":")
         protocol = protocol.strip().upper()
         if not colon or protocol not in PROTOCOLS:
-            raise ConfigError(
-                f"listener.security.protocol.map={part!r}: expected NAME:{' or NAME:'.join(SERVED_PROTOCOLS)}"
-            )
+            raise ConfigError(f"listener.security.protocol.map={part!r}: expected NAME:{' or NAME:'.join(PROTOCOLS)}")
         protocols[name.strip().upper()] = protocol
     return protocols
 
@@ -161,11 +162,9 @@ def _parse_endpoint(key: str, part: str, protocols: dict[str, str]) -> Endpoint:
     name = name.strip().upper()
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
-    if name not in protocols and name not in (*SERVED_PROTOCOLS, DEFAULT_CONTROL_LISTENER):
+    if name not in protocols and name not in (*PROTOCOLS, DEFAULT_CONTROL_LISTENER):
         raise ConfigError(f"{key}={part!r}: {name} has no entry in listener.security.protocol.map")
-    protocol = protocols.get(name, name if name in SERVED_PROTOCOLS else DEFAULT_PROTOCOL)
-    if protocol not in SERVED_PROTOCOLS:
-        raise ConfigError(f"{key}={part!r}: {name} is {protocol}, and only {' and '.join(SERVED_PROTOCOLS)} are served")
+    protocol = protocols.get(name, name if name in PROTOCOLS else DEFAULT_PROTOCOL)
     return Endpoint(name, host, int(port), protocol)
 
 

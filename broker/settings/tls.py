@@ -50,19 +50,28 @@ class Contexts:
 class ListenerTls:
     """The current contexts of one listener. New connections take them; those that exist keep what they have."""
 
-    def __init__(self, listener: str, config: BrokerConfig) -> None:
-        """Raises ConfigError."""
+    def __init__(self, listener: str, config: BrokerConfig, *, has_sasl: bool = False) -> None:
+        """`has_sasl`: clients also log in by SASL. Raises ConfigError."""
         self.listener = listener
-        self._config = config
+        self._reading = _Reading(listener, config, has_sasl=has_sasl)
         # Before the contexts: a file that changes in between is read again.
-        self._seen = _Reading(listener, config).digest_of_files()
-        self._contexts = _Reading(listener, config).contexts()
-        if self.server_context.verify_mode is not ssl.CERT_NONE and not _Reading(listener, config).has_truststore():
+        self._seen = self._reading.digest_of_files()
+        self._contexts = self._reading.contexts()
+        if self.server_context.verify_mode is not ssl.CERT_NONE and not self._reading.has_truststore():
             log.warning(
                 "%s wants certificates of clients and has no truststore: whoever has a certificate of an authority that this machine "
                 "trusts may connect; set ssl.truststore.location",
                 listener,
             )
+
+    @property
+    def wants_certificates(self) -> bool:
+        """Whether clients may show a certificate."""
+        return self.server_context.verify_mode is not ssl.CERT_NONE
+
+    @property
+    def principal_mapping_rules(self) -> str:
+        return self._reading.principal_mapping_rules()
 
     @property
     def server_context(self) -> ssl.SSLContext:
@@ -74,12 +83,12 @@ class ListenerTls:
 
     async def read_again(self) -> bool:
         """Takes what the files have now. Returns whether that is something new. What cannot be used is logged, and the earlier stays."""
-        seen = await asyncio.to_thread(_Reading(self.listener, self._config).digest_of_files)
+        seen = await asyncio.to_thread(self._reading.digest_of_files)
         if seen == self._seen:
             return False
         self._seen = seen
         try:
-            self._contexts = await asyncio.to_thread(_Reading(self.listener, self._config).contexts)
+            self._contexts = await asyncio.to_thread(self._reading.contexts)
         except ConfigError as problem:
             log.warning("the earlier certificates of %s stay: %s", self.listener, problem)
             return False
@@ -95,12 +104,18 @@ class ListenerTls:
 class BrokerTls:
     """The TLS of all listeners that have it."""
 
-    def __init__(self, config: BrokerConfig, listeners: Iterable[str], changed: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        listeners: Iterable[str],
+        changed: Callable[[str], None],
+        uses_sasl: Callable[[str], bool] = lambda listener: False,
+    ) -> None:
         """`listeners`: the names of those with TLS. `changed` is called with a name when its certificates were read again.
 
         Raises ConfigError.
         """
-        self._of = {name: ListenerTls(name, config) for name in listeners}
+        self._of = {name: ListenerTls(name, config, has_sasl=uses_sasl(name)) for name in listeners}
         self._changed = changed
         for key in config.ssl_of_listeners:
             if _listener_of(key) not in (name.lower() for name in self._of):
@@ -132,13 +147,17 @@ def _listener_of(key: str) -> str:
 class _Reading:
     """Reads the settings of one listener, and the files that they name."""
 
-    def __init__(self, listener: str, config: BrokerConfig) -> None:
+    def __init__(self, listener: str, config: BrokerConfig, *, has_sasl: bool) -> None:
         self._listener = listener
         self._config = config
+        self._has_sasl = has_sasl
         self._own = {key_of_all(key): (key, value) for key, value in _of_listener(listener, config).items()}
 
     def has_truststore(self) -> bool:
         return any(self._value(f"ssl.truststore.{part}") for part in _PARTS["truststore"])
+
+    def principal_mapping_rules(self) -> str:
+        return self._value("ssl.principal.mapping.rules")
 
     def digest_of_files(self) -> bytes:
         """Changes with the content of the files; also if they are missing."""
@@ -168,12 +187,17 @@ class _Reading:
         for context in (server, client):
             self._load(context, identity)
             self._trust(context, trusted)
-        server.verify_mode = CLIENT_AUTH[self._value("ssl.client.auth")]
+        server.verify_mode = CLIENT_AUTH[self._client_auth()]
         algorithm = self._value("ssl.endpoint.identification.algorithm")
         if algorithm.lower() not in ("", "https"):
             raise self._wrong("ssl.endpoint.identification.algorithm", f"{algorithm!r}: expected https, or nothing")
         client.check_hostname = bool(algorithm)
         return Contexts(server, client)
+
+    def _client_auth(self) -> str:
+        """As in Kafka (KIP-684), the setting for all listeners counts for those without SASL only."""
+        key = "ssl.client.auth"
+        return self._value(key) if key in self._own or not self._has_sasl else "none"
 
     def _limit(self, context: ssl.SSLContext) -> None:
         versions = [VERSIONS[name] for name in self._items("ssl.enabled.protocols")]

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import socket
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from protocol import self_connection
 from protocol.failure_detection.evidence import SPACING_S, Answer, Evidence, Liveness, answer_of
+from protocol.kafka.framing import MalformedRequest, frame
+from protocol.sasl_login import ClientLogin, next_step, read_answer, request
 from protocol.tls import ClientTls
 from protocol.types import Address
 
@@ -31,6 +34,8 @@ SHORT_LIVED_S, SHORT_LIVED_S_MAX = 0.05, 1.0
 """First and longest pause after a connection that ended before STABLE_S: a peer that accepts and closes must not be flooded."""
 TRUST_S = 0.05
 """How long a connection must last to end the suspicion: a process that is being killed may still accept a connection."""
+LENGTH_BYTES = 4
+LOGIN_ANSWER_MAX = 64 * 1024
 KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
 """Seconds, seconds, number of probes. A host that is back after a power failure answers a probe with a reset."""
 
@@ -50,7 +55,7 @@ def _ignore(is_suspected: bool) -> None:
 
 
 class _IdleConnection(asyncio.Protocol):
-    """Sends nothing, and detects its own end."""
+    """Sends nothing after its login, and detects its own end."""
 
     def __init__(self, ended: asyncio.Future[None], at_end: Callable[[], None]) -> None:
         """Calls `at_end` in the loop turn that reads the end. A task that awaits `ended` resumes in a later turn."""
@@ -58,6 +63,35 @@ class _IdleConnection(asyncio.Protocol):
         self._ended = ended
         self._at_end = at_end
         self._is_given_up = False
+        self._answer: asyncio.Future[memoryview] | None = None  # that of a login's request
+        self._received = bytearray()
+
+    async def log_in(self, login: ClientLogin) -> None:
+        """Raises OSError, LoginError, MalformedRequest."""
+        steps = login.steps()
+        answer: Any = None
+        for number in itertools.count():
+            asked, _ = await asyncio.to_thread(next_step, steps, answer)
+            if asked is None:
+                break
+            if self.transport is None or self._ended.done():
+                raise ConnectionResetError("it ended during the login")
+            self._answer = asyncio.get_running_loop().create_future()
+            self.transport.write(b"".join(frame(request(asked, number))))
+            answer = read_answer(asked, await self._answer)
+        self._answer = None
+
+    def data_received(self, data: bytes) -> None:
+        if self._answer is None or self._answer.done():
+            return
+        self._received += data
+        size = int.from_bytes(self._received[:LENGTH_BYTES], "big")
+        if len(self._received) >= LENGTH_BYTES and size > LOGIN_ANSWER_MAX:
+            self._answer.set_exception(ConnectionResetError(f"it answers the login with {size} bytes"))
+        elif len(self._received) >= LENGTH_BYTES + size:
+            whole = memoryview(bytes(self._received[LENGTH_BYTES : LENGTH_BYTES + size]))
+            self._received.clear()
+            self._answer.set_result(whole)
 
     def give_up(self) -> None:
         self._is_given_up = True
@@ -76,6 +110,10 @@ class _IdleConnection(asyncio.Protocol):
                 if hasattr(socket, name):
                     tcp_socket.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
+    @property
+    def has_ended(self) -> bool:
+        return self._ended.done()
+
     def eof_received(self) -> None:
         self._end()
 
@@ -83,6 +121,8 @@ class _IdleConnection(asyncio.Protocol):
         self._end()
 
     def _end(self) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(ConnectionResetError("it ended during the login"))
         # A connection that was given up shares `ended` with the next attempt, which must not end with it.
         if not self._is_given_up and not self._ended.done():
             self._ended.set_result(None)
@@ -99,10 +139,12 @@ class ConnectionWatch:
         suspected: Callable[[bool], None] = _ignore,
         *,
         tls: ClientTls | None = None,
+        login: ClientLogin | None = None,
     ) -> None:
         """Calls `suspected(True)` when a connection that lasted STABLE_S ends, and always `suspected(False)` soon after."""
         self._address = address
         self._tls = tls
+        self._login = login
         self._found_dead = found_dead
         self._suspected = suspected
         self._peer: Address | None = None
@@ -179,6 +221,8 @@ class ConnectionWatch:
                 raise self_connection.refused(address)
             if self._tls is not None:
                 await self._encrypt(connection, transport, self._tls)
+            if self._login is not None and not connection.has_ended:
+                await self._log_in(connection, self._login)
         except BaseException:
             connection.give_up()
             raise
@@ -201,6 +245,15 @@ class ConnectionWatch:
             connection.connection_lost(None)
         else:
             connection.transport = encrypted
+
+    async def _log_in(self, connection: _IdleConnection, login: ClientLogin) -> None:
+        """A listener with SASL ends a connection without a login. A login that fails is the end of a short connection, as a handshake."""
+        try:
+            await connection.log_in(login)
+        except (OSError, MalformedRequest):  # LoginError is one of the first
+            if connection.transport is not None:
+                connection.transport.abort()
+            connection.connection_lost(None)
 
     def _at_end(self) -> None:
         if self._was_stable():

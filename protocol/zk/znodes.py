@@ -381,6 +381,10 @@ class ConfigZNode:
     """`/config/<kind>/<name>`, kind `topics`, `brokers`, `users`, `clients` or `ips`: overrides as text."""
 
     @staticmethod
+    def parent(kind: str) -> str:
+        return f"/config/{kind}"
+
+    @staticmethod
     def path(kind: str, name: str) -> str:
         return f"/config/{kind}/{name}"
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from broker.admin.config_admin import ConfigAdmin
+from broker.admin.scram_admin import ScramAdmin
 from broker.admin.topic_admin import TopicAdmin
 from broker.authorization.acl_store import AclStore
 from broker.authorization.authorizer import Authorizer
@@ -51,6 +52,7 @@ def context_of(
         topic_admin=TopicAdmin(config, session, node.metadata, Random(1).randrange),
         configs=configs,
         config_admin=ConfigAdmin(1, session, node.metadata, configs),
+        scram_admin=ScramAdmin(session, configs),
         producer_ids=ProducerIds(1, session),
         controller=controller,
         suspected_leaders=suspected_leaders,

@@ -1,13 +1,15 @@
-"""How the commands of a local cluster reach its own brokers if these have TLS: with the brokers' own certificates and keys."""
+"""How the commands of a local cluster reach its own brokers if these have TLS or SASL: by the brokers' own keys and passwords."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
+from protocol.jaas import BadJaas, read_entry
 from protocol.tls import TlsError, certificates_in, private_key_in, read_pkcs12
 from tools.admin.bootstrap import client_endpoints
-from tools.wire.security import PLAINTEXT, Security
+from tools.wire.security import PLAINTEXT, PROTOCOLS, Security
 
 
 def security_of(properties: Mapping[str, str], directory: Path) -> Security:
@@ -16,8 +18,33 @@ def security_of(properties: Mapping[str, str], directory: Path) -> Security:
     The host is not checked: it is this machine. Certificates that cannot be read are left out, because the broker says why.
     """
     listener = _client_listener(properties)
-    if _protocol_of(listener, properties) != "SSL":
+    protocol = _protocol_of(listener, properties)
+    if protocol not in PROTOCOLS:
         return PLAINTEXT
+    security = _encrypted(listener, properties, directory) if protocol.endswith("SSL") else PLAINTEXT
+    mechanism, username, password = _login(listener, properties) if protocol.startswith("SASL_") else ("", "", "")
+    return replace(security, protocol=protocol, mechanism=mechanism, username=username, password=password)
+
+
+def _login(listener: str, properties: Mapping[str, str]) -> tuple[str, str, str]:
+    """Mechanism, user and password: those by which brokers log in, else those of the first user of PLAIN. Without any, nobody's."""
+    prefix = f"listener.name.{listener.lower()}."
+    between_brokers = properties.get("sasl.mechanism.inter.broker.protocol", "")
+    for mechanism in dict.fromkeys((between_brokers, "PLAIN")):
+        key = f"{mechanism.lower()}.sasl.jaas.config"
+        try:
+            options = read_entry(properties.get(prefix + key) or properties.get(key, "")).options
+        except BadJaas:  # the broker says so
+            continue
+        if mechanism == between_brokers and options.get("username") and options.get("password"):
+            return mechanism, options["username"], options["password"]
+        for name, password in options.items():
+            if mechanism == "PLAIN" and name.startswith("user_"):
+                return mechanism, name.removeprefix("user_"), password
+    return between_brokers or "PLAIN", "", ""
+
+
+def _encrypted(listener: str, properties: Mapping[str, str], directory: Path) -> Security:
     prefix = f"listener.name.{listener.lower()}."
 
     def value(key: str) -> str:

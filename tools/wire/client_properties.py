@@ -14,11 +14,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, NoReturn
 
+from protocol.jaas import BadJaas, read_jaas
 from protocol.plain_text import escaped
 from protocol.tls import CERTIFICATE, tls_reason
 from tools.failures import ExpectedError
 from tools.properties_file import BadProperties, read_properties
-from tools.wire.jaas import BadJaas, read_jaas
 from tools.wire.sasl import MECHANISMS
 from tools.wire.security import PROTOCOLS, Security
 

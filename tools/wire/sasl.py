@@ -10,9 +10,9 @@ from protocol.errors import ErrorCode, error_name
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.messages import milliseconds
 from protocol.plain_text import escaped, shortened
+from protocol.scram import HASHES, ScramClient, ScramError
 from tools.wire import frames
 from tools.wire.connection import AccessRefused, BrokerConnection
-from tools.wire.scram import HASHES, ScramClient, ScramError
 from tools.wire.security import Security
 
 PLAIN = "PLAIN"

@@ -15,6 +15,7 @@ from typing import Any
 
 from broker.storage import checkpoints
 from broker.storage.directories import topic_ids
+from protocol.jaas import BadJaas, read_jaas
 from protocol.kafka.record_batch import build_batch
 from protocol.types import TopicPartition
 from tests.fuzz.decoder import Decoder
@@ -38,7 +39,6 @@ from tools.groups.reset_plan import parse_reset_file
 from tools.inspect.log_dump import directory_content, directory_lines
 from tools.points_in_time import NoTime, parse_datetime_ms, parse_duration_ms
 from tools.properties_file import BadProperties, read_properties
-from tools.wire.jaas import BadJaas, read_jaas
 
 TP = TopicPartition("orders", 0)
 T_ID = "AAAAAAAAAAAAAAAAAAAABw"

@@ -132,14 +132,14 @@ async def test_a_peer_that_does_not_read_keeps_no_descriptor(world: World, monke
     monkeypatch.setattr(connections, "WRITE_TIMEOUT_S", 0.05)
     transports: list[asyncio.WriteTransport] = []
 
-    async def is_welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def is_welcome(connection: Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         transports.append(writer.transport)
         return True
 
     async def answer(connection: Connection, frame: bytearray) -> bytes:
         return bytes(50_000_000)
 
-    monkeypatch.setattr(world.listening, "is_welcome", is_welcome)
+    monkeypatch.setattr(world.listening, "_is_welcome", is_welcome)
     monkeypatch.setattr(world.listening, "_handle_frame", answer)
     _, writer = await world.open(framed(b"t123"))
     await world.until(lambda: bool(transports) and not len(world.listening))

@@ -14,6 +14,7 @@ import broker
 from broker.settings import config_sources
 from broker.settings.config import (
     BROKER_KEY_OF,
+    SASL_OF_LISTENERS,
     VALUE_LENGTH_MAX,
     BrokerConfig,
     ConfigError,
@@ -185,9 +186,8 @@ def test_every_setting_is_read_or_says_that_it_is_not() -> None:
                 if before.string == ".":
                     read.add(token.string)
     read |= {attribute(key) for key in BROKER_KEY_OF.values()}  # as the default of a topic's own setting
-    read |= {
-        attribute(key) for key in settings_of(BrokerConfig) if key.startswith("ssl.")
-    }  # by key, in broker/settings/tls.py
+    of_tls = {key for key in settings_of(BrokerConfig) if key.startswith("ssl.")}
+    read |= {attribute(key) for key in of_tls.union(SASL_OF_LISTENERS)}  # by key, in broker/settings/tls.py and sasl.py
     settings = [*settings_of(BrokerConfig).values(), *settings_of(TopicConfig).values()]
     without_effect = {each.name for each in settings if each.metadata["doc"].startswith("Without effect here")}
     assert {each.name for each in settings} - read == without_effect

@@ -78,6 +78,7 @@ def protocols(made: Listeners) -> dict[str, str]:
             {"listeners": "IN://h:1,CONTROLLER://h:2", "listener_security_protocol_map": "IN:SSL,X:SASL_SSL"},
             {"IN": "TLS", "CONTROLLER": "TLS"},
         ),
+        ({"listeners": "SASL_SSL://h:1"}, {"SASL_SSL": "TLS", "CONTROLLER": "TLS"}),
         (
             {"listeners": "PLAINTEXT://h:1", "listener_security_protocol_map": "PLAINTEXT:SSL"},
             {"PLAINTEXT": "TLS", "CONTROLLER": "TLS"},
@@ -131,7 +132,6 @@ def test_a_host_that_means_all_is_never_advertised() -> None:
         ({"listeners": "CONTROLLER://h:1"}, "for clients"),
         ({"listeners": ""}, "for clients"),
         ({"listener_security_protocol_map": "PLAINTEXT:TLS"}, "listener.security.protocol.map"),
-        ({"listener_security_protocol_map": "PLAINTEXT:SASL_SSL"}, "PLAINTEXT is SASL_SSL, and only PLAINTEXT and SSL"),
         ({"security_inter_broker_protocol": "SSL"}, "security.inter.broker.protocol=SSL: listeners has none of it"),
         (
             {

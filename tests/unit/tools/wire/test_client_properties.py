@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from protocol.jaas import BadJaas, Login, read_jaas
 from tests.support.certificates import KEY_PASSWORD, Certificates
 from tools.replay.run.access import take_access, write_access
 from tools.replay.run.plan import OutputDirectory, ReplayError
 from tools.wire.client_properties import BadClientProperties, read_security
-from tools.wire.jaas import BadJaas, Login, read_jaas
 from tools.wire.security import PLAINTEXT, Security
 
 SECRET = "hush-hush"

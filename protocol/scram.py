@@ -1,4 +1,7 @@
-"""The client's side of SCRAM (RFC 5802, RFC 7677) as Kafka speaks it: without channel binding, without SASLprep. Pure."""
+"""SCRAM (RFC 5802, RFC 7677) as Kafka speaks it, without channel binding and SASLprep: the client's side, and a user's keys. Pure.
+
+`broker/security/mechanisms.py` has the server's side.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
+from typing import NamedTuple
 
 HASHES: Mapping[str, str] = MappingProxyType({"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"})
 ITERATIONS_MIN = 4096
@@ -15,6 +19,25 @@ ITERATIONS_MIN = 4096
 ITERATIONS_MAX = 1_000_000
 """Half a second of computing."""
 NO_BINDING = b"n,,"
+
+
+class Credential(NamedTuple):
+    """What a broker keeps of a user's password: enough to check a login, and not enough to log in (RFC 5802, section 3)."""
+
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+    def __repr__(self) -> str:
+        return f"Credential(..., iterations={self.iterations})"
+
+
+def credential_of(mechanism: str, salted: bytes, salt: bytes, iterations: int) -> Credential:
+    """`salted`: the salted password (`salted_password`)."""
+    name = HASHES[mechanism]
+    stored = hashlib.new(name, hmac.digest(salted, b"Client Key", name)).digest()
+    return Credential(salt, stored, hmac.digest(salted, b"Server Key", name), iterations)
 
 
 class ScramError(ValueError):

@@ -8,7 +8,7 @@ from base64 import b64decode, b64encode
 
 import pytest
 
-from tools.wire.scram import HASHES, ScramClient, ScramError
+from protocol.scram import HASHES, ScramClient, ScramError
 
 NONCE = "rOprNGfwEbeRWgbNEkqO"
 FULL_NONCE = f"{NONCE}%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"

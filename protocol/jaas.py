@@ -1,4 +1,4 @@
-"""User and password from `sasl.jaas.config`, as Kafka's tools have them. Pure."""
+"""`sasl.jaas.config` as Kafka's brokers and tools have it: a login module and its options. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,28 @@ class Login(NamedTuple):
     password: str
 
 
+class Entry(NamedTuple):
+    """`mechanism`: how the mechanism's name starts. `options` may be passwords."""
+
+    mechanism: str
+    options: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        return f"Entry({self.mechanism!r}, ...)"
+
+
 def read_jaas(text: str) -> Login:
+    """A client's entry, with the options `username` and `password`. Raises BadJaas."""
+    mechanism, options = read_entry(text)
+    for name in options:
+        if name not in ("username", "password"):
+            raise BadJaas(f"option {name} is not supported; username and password are")
+    if len(options) < 2:
+        raise BadJaas(f"it needs username and password: {EXAMPLE}")
+    return Login(mechanism, options["username"], options["password"])
+
+
+def read_entry(text: str) -> Entry:
     """Reads one entry: a login module, `required`, its options, a semicolon. Raises BadJaas."""
     tokens = _tokens(text)
     if len(tokens) < 3 or tokens[1].lower() not in FLAGS or tokens[-1] != ";":
@@ -35,16 +56,10 @@ def read_jaas(text: str) -> Login:
     mechanism = MODULES.get(tokens[0].rpartition(".")[2])
     if mechanism is None:
         raise BadJaas(f"login module {tokens[0]} is not supported; PlainLoginModule and ScramLoginModule are")
-    options, rest = {}, tokens[2:-1]
+    rest = tokens[2:-1]
     if len(rest) % 3 or any(equals != "=" for equals in rest[1::3]):
         raise BadJaas(f"expected {EXAMPLE}")
-    for name, value in zip(rest[::3], rest[2::3], strict=True):
-        if name not in ("username", "password"):
-            raise BadJaas(f"option {name} is not supported; username and password are")
-        options[name] = value
-    if len(options) < 2:
-        raise BadJaas(f"it needs username and password: {EXAMPLE}")
-    return Login(mechanism, options["username"], options["password"])
+    return Entry(mechanism, dict(zip(rest[::3], rest[2::3], strict=True)))
 
 
 def _tokens(text: str) -> list[str]:
