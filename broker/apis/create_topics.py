@@ -63,7 +63,7 @@ async def _create(context: ApiContext, request: Request, body: Any) -> Iterable[
     made: list[PlannedTopic] = []
     names: TopicNames | None = None
     left = NEW_PARTITIONS_MAX
-    may_all = rights.on_cluster(context, request, Operation.CREATE)
+    may_all = rights.on_cluster(context, request, Operation.CREATE, is_quiet=True)
     for number, topic in enumerate(body.topics, 1):
         if number % TOPICS_AT_ONCE == 0:
             await slice_of_own(context, request)
@@ -113,7 +113,7 @@ def _row(
         failure = _failure(answer.name, ErrorCode.REQUEST_TIMED_OUT, "created, but it has no leaders yet")
         return {**failure, "topic_id": answer.topic_id}
     row = _success(context, answer, is_made=is_made)
-    if not rights.on_topic(context, request, Operation.DESCRIBE_CONFIGS, answer.name):
+    if not rights.on_topic(context, request, Operation.DESCRIBE_CONFIGS, answer.name, is_quiet=True):
         hidden = {"num_partitions": -1, "replication_factor": -1, "configs": None}
         return {**row, **hidden, "topic_config_error_code": int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)}
     return row

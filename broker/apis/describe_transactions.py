@@ -51,7 +51,7 @@ def _row(context: ApiContext, request: Request, transactional_id: str) -> dict[s
     if described.error is ErrorCode.NONE and metadata is not None:
         topics: dict[str, list[int]] = {}
         for topic, partition in sorted(described.partitions):
-            if rights.on_topic(context, request, Operation.DESCRIBE, topic):
+            if rights.on_topic(context, request, Operation.DESCRIBE, topic, is_quiet=True):
                 topics.setdefault(topic, []).append(partition)
         row |= {
             "transaction_state": metadata.state.value,

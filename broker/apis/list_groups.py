@@ -29,9 +29,11 @@ def _answer(context: ApiContext, request: Request) -> Steps:
     types = frozenset(getattr(body, "types_filter", None) or ())
     error, groups = context.groups.list_groups(states, types)
     rows: list[bytes] = []
-    may_all = rights.on_cluster(context, request, Operation.DESCRIBE)
+    may_all = rights.on_cluster(context, request, Operation.DESCRIBE, is_quiet=True)
     for number, group in enumerate(groups, 1):
-        if group is not None and (may_all or rights.on_group(context, request, Operation.DESCRIBE, group.group_id)):
+        if group is not None and (
+            may_all or rights.on_group(context, request, Operation.DESCRIBE, group.group_id, is_quiet=True)
+        ):
             rows.append(group_lists_codec.encode_listed(version, *group))
         if number % GROUPS_IN_A_STEP == 0:
             yield

@@ -40,7 +40,7 @@ def _answer(context: ApiContext, request: Request) -> Steps:
     rows = []
     for number, listing in enumerate(listings, 1):
         if listing is not None and rights.on_transactional_id(
-            context, request, Operation.DESCRIBE, listing.transactional_id
+            context, request, Operation.DESCRIBE, listing.transactional_id, is_quiet=True
         ):
             rows.append(
                 {

@@ -73,7 +73,9 @@ def _begin(context: ApiContext, request: Request) -> StepsTo[Further]:
     )
     if body.topics is None or (not body.topics and version < NULL_MEANS_ALL_SINCE):
         names = context.metadata.topics()
-        hidden = yield from rights.denied(context, request, Operation.DESCRIBE, ResourceType.TOPIC, names)
+        hidden = yield from rights.denied(
+            context, request, Operation.DESCRIBE, ResourceType.TOPIC, names, is_quiet=True
+        )
         if hidden:
             _respond_to(context, request, [name for name in names if name not in hidden], {}, operations)
             return None
@@ -88,7 +90,7 @@ def _begin(context: ApiContext, request: Request) -> StepsTo[Further]:
     known: dict[str, None] = {}
     others: dict[str | uuid.UUID | None, bytes] = {}
     missing: list[str] = []
-    may_create_all = rights.on_cluster(context, request, Operation.CREATE) if can_create else False
+    may_create_all = rights.on_cluster(context, request, Operation.CREATE, is_quiet=True) if can_create else False
     for number, asked in enumerate(body.topics, 1):
         if number % TOPICS_IN_A_STEP == 0:
             yield

@@ -30,7 +30,7 @@ def _answer(context: ApiContext, request: Request) -> Steps:
     replica_id = body.replica_id if version >= REPLICA_ID_SINCE else -1
     find = _find if replica_id < 0 or may_ask_as_replica(context, request) else _refuse
     denied: frozenset[str] = frozenset()
-    if not rights.on_cluster(context, request, Operation.CLUSTER_ACTION):
+    if not rights.on_cluster(context, request, Operation.CLUSTER_ACTION, is_quiet=True):
         names = [topic.topic for topic in body.topics]
         denied = yield from rights.denied(context, request, Operation.DESCRIBE, ResourceType.TOPIC, names)
     topics = (

@@ -57,7 +57,7 @@ def _write(context: ApiContext, request: Request) -> StepsTo[None]:
     for row in body.markers:
         endings.append((yield from _ending(row)))
         yield
-    may_write = rights.on_cluster(context, request, Operation.ALTER) or rights.on_cluster(
+    may_write = rights.on_cluster(context, request, Operation.ALTER, is_quiet=True) or rights.on_cluster(
         context, request, Operation.CLUSTER_ACTION
     )
     yield from _Writing(context, request).write(endings, may_write=may_write)

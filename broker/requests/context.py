@@ -179,6 +179,8 @@ class ApiContext:
     acls: AclStore | None = None
     """Where ACLs are changed; None without an authorizer."""
     request_metrics: RequestMetrics = field(default_factory=RequestMetrics)
+    denials: RareLine = field(default_factory=lambda: RareLine(1.0, time.monotonic))
+    """Allows the lines about requests that were denied."""
     old_fetches: RareLine = field(default_factory=lambda: RareLine(1.0, time.monotonic))
     """Allows the lines about fetches of versions that carry no records: an old client asks again at once."""
 

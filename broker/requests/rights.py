@@ -6,40 +6,80 @@ request of the same connection.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 
 from broker.network.request_channel import Request
 from broker.requests.context import ApiContext
 from broker.requests.steps import StepsTo
-from protocol.acls import CLUSTER_NAME, Operation, ResourceType
+from protocol.acls import CLUSTER_NAME, Operation, ResourceType, name_of
+from protocol.topic_names import shown
+
+log = logging.getLogger(__name__)
 
 NAMES_IN_A_STEP = 50
 """Names that are looked up between two pauses. One takes about 10 us if the authorizer does not know it yet."""
 
 
-def may(context: ApiContext, request: Request, operation: Operation, kind: ResourceType, name: str) -> bool:
-    """Whether the client may do this with the resource."""
+def may(
+    context: ApiContext,
+    request: Request,
+    operation: Operation,
+    kind: ResourceType,
+    name: str,
+    *,
+    is_quiet: bool = False,
+) -> bool:
+    """Whether the client may do this with the resource. A denial is logged, at most one in a second.
+
+    `is_quiet`: it is not, because the client has not asked for it: what it may not see is left out, or another right suffices.
+    """
     authorizer = context.authorizer
     if authorizer is None:
         return True
     connection = request.connection
-    return authorizer.allows(connection.principal, connection.remote_address, operation, kind, name)
+    if authorizer.allows(connection.principal, connection.remote_address, operation, kind, name):
+        return True
+    if not is_quiet:
+        _log_denial(context, request, operation, kind, name)
+    return False
 
 
-def on_cluster(context: ApiContext, request: Request, operation: Operation) -> bool:
-    return may(context, request, operation, ResourceType.CLUSTER, CLUSTER_NAME)
+def _log_denial(context: ApiContext, request: Request, operation: Operation, kind: ResourceType, name: str) -> None:
+    earlier = context.denials.happened()
+    if earlier is not None:
+        log.info(
+            "%s from %s may not %s on %s %s: %s%s",
+            shown(str(request.connection.principal)),
+            request.connection.remote_address,
+            name_of(operation),
+            name_of(kind),
+            shown(name),
+            request.named(),
+            f" (and {earlier} earlier denials)" if earlier else "",
+        )
 
 
-def on_topic(context: ApiContext, request: Request, operation: Operation, topic: str) -> bool:
-    return may(context, request, operation, ResourceType.TOPIC, topic)
+def on_cluster(context: ApiContext, request: Request, operation: Operation, *, is_quiet: bool = False) -> bool:
+    return may(context, request, operation, ResourceType.CLUSTER, CLUSTER_NAME, is_quiet=is_quiet)
 
 
-def on_group(context: ApiContext, request: Request, operation: Operation, group_id: str) -> bool:
-    return may(context, request, operation, ResourceType.GROUP, group_id)
+def on_topic(
+    context: ApiContext, request: Request, operation: Operation, topic: str, *, is_quiet: bool = False
+) -> bool:
+    return may(context, request, operation, ResourceType.TOPIC, topic, is_quiet=is_quiet)
 
 
-def on_transactional_id(context: ApiContext, request: Request, operation: Operation, transactional_id: str) -> bool:
-    return may(context, request, operation, ResourceType.TRANSACTIONAL_ID, transactional_id)
+def on_group(
+    context: ApiContext, request: Request, operation: Operation, group_id: str, *, is_quiet: bool = False
+) -> bool:
+    return may(context, request, operation, ResourceType.GROUP, group_id, is_quiet=is_quiet)
+
+
+def on_transactional_id(
+    context: ApiContext, request: Request, operation: Operation, transactional_id: str, *, is_quiet: bool = False
+) -> bool:
+    return may(context, request, operation, ResourceType.TRANSACTIONAL_ID, transactional_id, is_quiet=is_quiet)
 
 
 def on_some_topic(context: ApiContext, request: Request, operation: Operation) -> bool:
@@ -62,20 +102,26 @@ def operations(context: ApiContext, request: Request, kind: ResourceType, name: 
 
 def operations_on_cluster(context: ApiContext, request: Request, everything: int) -> int:
     """As `operations`. Whoever may not describe the cluster gets 0."""
-    if not on_cluster(context, request, Operation.DESCRIBE):
+    if not on_cluster(context, request, Operation.DESCRIBE, is_quiet=True):
         return 0
     return operations(context, request, ResourceType.CLUSTER, CLUSTER_NAME, everything)
 
 
 def denied(
-    context: ApiContext, request: Request, operation: Operation, kind: ResourceType, names: Iterable[str]
+    context: ApiContext,
+    request: Request,
+    operation: Operation,
+    kind: ResourceType,
+    names: Iterable[str],
+    *,
+    is_quiet: bool = False,
 ) -> StepsTo[frozenset[str]]:
     """Those of the names with whose resources the client may not do this."""
     if context.authorizer is None:
         return frozenset()
     found = set()
     for number, name in enumerate(dict.fromkeys(names), 1):
-        if not may(context, request, operation, kind, name):
+        if not may(context, request, operation, kind, name, is_quiet=is_quiet):
             found.add(name)
         if number % NAMES_IN_A_STEP == 0:
             yield

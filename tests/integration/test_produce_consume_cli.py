@@ -152,7 +152,7 @@ def test_starts(cli: Cli) -> None:
 def test_refusals_are_one_line(cli: Cli) -> None:
     topic = new_topic(cli)
     for arguments, says in (
-        (["produce", "no-such-topic"], "topic 'no-such-topic' does not exist; create it with"),
+        (["produce", "no-such-topic"], "topic 'no-such-topic' does not exist, or ACLs hide it; create it with"),
         (["produce", topic, "--partition", "1"], "has no partition 1, only 0 to 0"),
         (["consume", topic, "--partition", "1"], "has no partition 1, only 0 to 0"),
         (["consume", topic, "--offset", "1"], "has no offset 1, only 0 to 0 (the end)"),

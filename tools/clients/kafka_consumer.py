@@ -112,7 +112,9 @@ class KafkaConsumer:
             if found:
                 return found
             if time.monotonic() > deadline:
-                raise AdminError(f"topic {self._topic!r} does not exist; `ottla topic list` shows the topics")
+                raise AdminError(
+                    f"topic {self._topic!r} does not exist, or ACLs hide it; `ottla topic list` shows the topics"
+                )
             time.sleep(RETRY_PAUSE_S)
 
     def assign(self, partitions: Sequence[int], start: Start) -> None:

@@ -93,7 +93,9 @@ class KafkaProducer:
             if found:
                 return len(found)
             if time.monotonic() > deadline:
-                raise AdminError(f"topic {topic!r} does not exist; create it with `ottla topic create {topic}`")
+                raise AdminError(
+                    f"topic {topic!r} does not exist, or ACLs hide it; create it with `ottla topic create {topic}`"
+                )
             time.sleep(RETRY_PAUSE_S)
 
     def send(self, topic: str, record: Record, line: int, stopping: Callable[[], bool]) -> bool:
