@@ -175,14 +175,14 @@ class LocalCluster:
                 return view.controller_id
         return -1
 
-    def _security(self) -> Security:
+    def security(self) -> Security:
         """How the brokers' listeners for clients are reached."""
         return self._existing()[0].security()
 
     def problems(self) -> dict[int, str]:
         """Broker id -> why it does not serve, for those that do not."""
         running = {broker.id: broker.address() for broker in self._existing() if self._may_answer(broker.id)}
-        reasons = not_ready(running, running, ANSWER_TIMEOUT_S, self._security())
+        reasons = not_ready(running, running, ANSWER_TIMEOUT_S, self.security())
         for broker_id in self.broker_ids:
             if broker_id not in running:
                 reasons[broker_id] = "paused" if self.is_paused(broker_id) else "stopped"
@@ -340,7 +340,7 @@ class LocalCluster:
         expected = frozenset(waiting)
         while waiting:
             self._refuse_the_dead(expected)
-            reasons = not_ready(waiting, expected, ANSWER_TIMEOUT_S, self._security())
+            reasons = not_ready(waiting, expected, ANSWER_TIMEOUT_S, self.security())
             waiting = {broker_id: address for broker_id, address in waiting.items() if broker_id in reasons}
             if waiting and time.monotonic() > deadline:
                 broker_id, reason = next(iter(reasons.items()))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tools.faults.words import Breakage
+from tools.wire.security import Security
 
 
 class State(Enum):
@@ -76,6 +77,10 @@ class Cluster(Protocol):
     @property
     def record_file(self) -> Path:
         """Where the faults of this cluster are written down until they are healed (`record.py`)."""
+
+    @property
+    def security(self) -> Security:
+        """How this machine connects to the brokers."""
 
     def address(self, broker_id: int) -> tuple[str, int]:
         """Where this machine reaches the broker."""

@@ -27,6 +27,7 @@ from tools.faults.roles import METADATA_VERSION
 from tools.faults.words import Breakage
 from tools.private_files import write_anew
 from tools.wire.client import ask
+from tools.wire.security import PLAINTEXT, Security
 
 ANSWER_TIMEOUT_S = 10.0
 PROGRAM_TIMEOUT_S = 120.0
@@ -170,6 +171,10 @@ class CommandedCluster:
     @property
     def bootstrap_servers(self) -> str:
         return ",".join(f"{host}:{port}" for host, port in map(self.address, self.broker_ids))
+
+    @property
+    def security(self) -> Security:
+        return PLAINTEXT
 
     def address(self, broker_id: int) -> Address:
         return self._brokers[broker_id].address

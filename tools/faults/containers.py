@@ -21,6 +21,7 @@ from tools.faults.docker_command import docker, environment_of, inspect
 from tools.faults.packets import DROP_OR_RESET, Host
 from tools.faults.record import state_directory
 from tools.faults.words import Breakage
+from tools.wire.security import PLAINTEXT, Security
 
 PROJECT = "com.docker.compose.project"
 DIRECTORY = "com.docker.compose.project.working_dir"
@@ -169,6 +170,10 @@ class ComposeCluster:
             if any(addresses):
                 found[node] = Host(next(filter(None, addresses)), control_port_of(row))
         return found
+
+    @property
+    def security(self) -> Security:
+        return PLAINTEXT
 
     def address(self, broker_id: int) -> tuple[str, int]:
         return self._addresses[broker_id]

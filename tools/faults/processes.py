@@ -22,6 +22,7 @@ from tools.faults.cluster import State
 from tools.faults.record import RECORD
 from tools.faults.session_expiry import expire_session
 from tools.faults.words import OF_LINKS, Breakage
+from tools.wire.security import Security
 
 ZOOKEEPER_TIMEOUT_S = 60.0
 NO_LINKS = "this cluster has no links to cut: `ottla cluster start --links` makes one that has"
@@ -266,6 +267,10 @@ class ProcessCluster:
     def session_s(self) -> float:
         """The brokers' `zookeeper.session.timeout.ms`, in seconds."""
         return self.cluster.session_timeout_ms() / 1000
+
+    @property
+    def security(self) -> Security:
+        return self.cluster.security()
 
     def address(self, broker_id: int) -> tuple[str, int]:
         host, _, port = self.cluster.address(broker_id).rpartition(":")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 from protocol.errors import ErrorCode
@@ -11,8 +12,10 @@ from protocol.kafka.api_keys import ApiKey
 from tools.faults.cluster import Cluster, State
 from tools.faults.words import Role
 from tools.wire.client import ask
+from tools.wire.security import Security
 
 ANSWER_TIMEOUT_S = 1.0
+CLIENT_ID = "ottla"
 METADATA_VERSION = 9
 FIND_COORDINATOR_VERSION = 3
 GROUP_KEY, TRANSACTION_KEY = 0, 1
@@ -43,6 +46,10 @@ class Roles:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+
+    @cached_property
+    def _security(self) -> Security:
+        return self._cluster.security
 
     def controller(self) -> int | None:
         body = {"topics": [], "allow_auto_topic_creation": False}
@@ -77,7 +84,15 @@ class Roles:
 
     def partitions_by(self, topic: str, broker: int) -> dict[int, PartitionView]:
         """The same, as this broker knows it; empty if it does not answer."""
-        answer = ask(self._cluster.address(broker), ANSWER_TIMEOUT_S, ApiKey.METADATA, METADATA_VERSION, _about(topic))
+        answer = ask(
+            self._cluster.address(broker),
+            ANSWER_TIMEOUT_S,
+            ApiKey.METADATA,
+            METADATA_VERSION,
+            _about(topic),
+            CLIENT_ID,
+            self._security,
+        )
         return {} if answer is None else _partitions(answer) or {}
 
     def topics(self) -> dict[str, int]:
@@ -125,7 +140,9 @@ class Roles:
         for broker in self._cluster.broker_ids:
             if self._cluster.broker(broker).state() is not State.RUNNING:
                 continue
-            answer = ask(self._cluster.address(broker), ANSWER_TIMEOUT_S, api_key, version, body)
+            answer = ask(
+                self._cluster.address(broker), ANSWER_TIMEOUT_S, api_key, version, body, CLIENT_ID, self._security
+            )
             found = None if answer is None else read(answer)
             if found is not None:
                 return found

@@ -12,6 +12,7 @@ from tools.faults import roles
 from tools.faults.cluster import State
 from tools.faults.roles import PartitionView, Roles
 from tools.faults.words import role_of
+from tools.wire.security import PLAINTEXT
 
 ENDED, PAUSED = 1, 2
 
@@ -26,6 +27,8 @@ class Cluster:
 
     def address(self, broker: int) -> tuple[str, int]:
         return "host", broker
+
+    security = PLAINTEXT
 
 
 def partition(index: int, leader: int, replicas: Sequence[int] = (3, 4)) -> SimpleNamespace:
