@@ -21,6 +21,7 @@ import signal
 import ssl
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -470,10 +471,12 @@ class Broker:
         return Logins(sasl, self._scram_users, answer_before_login) if sasl is not None else None
 
     def _control_logins(self) -> ControlLogins | None:
-        logins = self._logins(self._listeners.control_plane)
+        sasl = self._sasl.of(self._listeners.control_plane)
         own = self._sasl.login_at(self._listeners.control_plane)
-        if logins is None or own is None:
+        if sasl is None or own is None:
             return None
+        # A login counts for ever: the watches of other brokers send nothing.
+        logins = Logins(replace(sasl, max_reauth_ms={}), self._scram_users, answer_before_login)
         delay_s = self._config.connection_failed_authentication_delay_ms / 1000
         start = f"{USER}:"
         others = (

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from broker.apis.api_versions import answer_before_login
 from broker.control import connections
-from broker.control.connections import Connection, ControlConnections
+from broker.control.connections import Connection, ControlConnections, ControlLogins
+from broker.process.clock import SystemClock
+from broker.security.login import Logins
+from broker.security.scram_users import ScramUsers, credential_text
+from broker.settings.sasl import ListenerSasl
+from protocol.failure_detection.connection_watch import ConnectionWatch
+from protocol.network_client import Disconnected, NetworkClient
+from protocol.sasl_login import ClientLogin
+from protocol.scram import credential_of, salted_password
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -145,3 +155,76 @@ async def test_a_peer_that_does_not_read_keeps_no_descriptor(world: World, monke
     await world.until(lambda: bool(transports) and not len(world.listening))
     await world.until(lambda: transports[0].get_extra_info("socket").fileno() == -1)
     writer.close()
+
+
+# -- logins by SASL --------------------------------------------------------------------------------------------------------
+
+BROKERS = ClientLogin("SCRAM-SHA-512", "broker", "a secret")
+
+
+def control_logins() -> ControlLogins:
+    """Of a listener where `broker` and `eve` have a password, by PLAIN and by SCRAM; `eve` is no broker."""
+    passwords = {"broker": "a secret", "eve": "e"}
+    users = ScramUsers()
+    for user, password in passwords.items():
+        salted = salted_password("sha512", password, b"salt", 4096)
+        credential = credential_of("SCRAM-SHA-512", salted, b"salt", 4096)
+        users.changed({user: {"SCRAM-SHA-512": credential_text(credential)}})
+    sasl = ListenerSasl("CONTROLLER", ("PLAIN", "SCRAM-SHA-512"), passwords, {}, 1000)
+    return ControlLogins(Logins(sasl, users, answer_before_login), frozenset(("broker",)), 0.01)
+
+
+def asked(number: int) -> tuple[bytes, ...]:
+    return number.to_bytes(4, "big"), b"asked"
+
+
+async def echo(connection: Connection, frame: bytearray) -> bytes:
+    return len(frame).to_bytes(4, "big") + frame
+
+
+@pytest.mark.parametrize(
+    ("login", "reason"),
+    [
+        (BROKERS, ""),
+        (ClientLogin("PLAIN", "broker", "a secret"), ""),
+        (ClientLogin("PLAIN", "broker", "x"), "it refuses user 'broker' with PLAIN: Authentication failed: Invalid"),
+        (ClientLogin("SCRAM-SHA-512", "nobody", "x"), "due to invalid credentials with SASL mechanism SCRAM-SHA-512"),
+        (ClientLogin("PLAIN", "eve", "e"), "closed the connection"),
+        (ClientLogin("SCRAM-SHA-256", "broker", "a secret"), "it refuses SCRAM-SHA-256: UNSUPPORTED_SASL_MECHANISM"),
+        (None, "closed the connection"),
+    ],
+)
+async def test_only_brokers_get_through(login: ClientLogin | None, reason: str) -> None:
+    listening = ControlConnections(echo, None, control_logins())
+    port = await listening.start("127.0.0.1", 0)
+    client = NetworkClient(SystemClock(), request_timeout_ms=10_000, random=lambda: 0.5, login=login)
+    try:
+        if reason:
+            with pytest.raises(Disconnected, match=re.escape(reason)):
+                await client.send(("127.0.0.1", port), asked)
+        else:
+            assert bytes((await client.send(("127.0.0.1", port), asked))[4:]) == b"asked"
+    finally:
+        client.close()
+        await listening.close()
+
+
+async def test_a_watch_logs_in_and_stays() -> None:
+    listening = ControlConnections(echo, None, control_logins())
+    port = await listening.start("127.0.0.1", 0)
+    answers: list[bool] = []
+    is_sure = asyncio.Event()
+
+    def suspected(is_suspected: bool) -> None:
+        answers.append(is_suspected)
+        is_sure.set()
+
+    watch = ConnectionWatch(("127.0.0.1", port), lambda: None, suspected, login=BROKERS)
+    try:
+        async with asyncio.timeout(10):
+            await is_sure.wait()
+        assert answers == [False]
+        assert [one.is_known for one in listening._connections] == [True]
+    finally:
+        watch.close()
+        await listening.close()
