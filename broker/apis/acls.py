@@ -4,14 +4,14 @@ They need Describe or Alter on the cluster. Any broker serves them: the ACLs are
 the change; the others follow within milliseconds. DescribeAcls answers with what this broker applies.
 
 Each creation and each filter has its own error. A deleted ACL is in the answer to the first filter that matches it. As in Kafka, a request
-with a number that is no type, operation or permission closes the connection. Without an authorizer, every answer is SECURITY_DISABLED.
+with type, operation or permission 0, which Kafka calls unknown, closes the connection. Without an authorizer, every answer is
+SECURITY_DISABLED.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from enum import IntEnum
 from typing import Any
 
 from broker.authorization.acl_store import AclStore, CannotChangeAcls
@@ -152,7 +152,9 @@ def _creation(row: Any) -> tuple[Pattern, Acl] | KafkaError:
     operation, permission = _word(Operation, row.operation), _word(Permission, row.permission_type)
     name = str(row.resource_name)
     reason = ""
-    if ResourceType.ANY is kind or pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
+    if 0 in (kind, pattern_type, operation, permission):
+        reason = "ACL binding contains unknown elements"
+    elif ResourceType.ANY is kind or pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
         reason = "an ACL needs a type of resources, and a pattern that is literal or prefixed"
     elif Operation.ANY is operation or Permission.ANY is permission:
         reason = "an ACL allows or denies one operation, or All"
@@ -255,11 +257,10 @@ def _filter(row: Any) -> Filter:
 
 
 def _word(kind: type[Any], number: int) -> Any:
-    """Raises MalformedRequest."""
-    try:
-        word: IntEnum = kind(number)
-    except ValueError:
-        word = kind.UNKNOWN
-    if word == kind.UNKNOWN:
+    """Numbers that do not exist are UNKNOWN, which no ACL has. Raises MalformedRequest for the number of UNKNOWN itself, as Kafka."""
+    if number == kind.UNKNOWN:
         raise MalformedRequest(f"{kind.__name__} {number}: unknown")
-    return word
+    try:
+        return kind(number)
+    except ValueError:
+        return kind.UNKNOWN

@@ -15,13 +15,16 @@ Operations are bits of a number here: bit `1 << operation`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from protocol.acls import ANYBODY, WILDCARD, Acl, Operation, Pattern, PatternType, Permission, ResourceType
 
 EVERYTHING: Final = sum(1 << operation for operation in Operation if operation > Operation.ALL)
 """The bits of all operations."""
+DESCRIBE: Final = 1 << Operation.DESCRIBE
+DESCRIBE_CONFIGS: Final = 1 << Operation.DESCRIBE_CONFIGS
+ALTER_CONFIGS: Final = 1 << Operation.ALTER_CONFIGS
 DESCRIBED_BY: Final = 1 << Operation.READ | 1 << Operation.WRITE | 1 << Operation.DELETE | 1 << Operation.ALTER
 """Who is allowed one of these may also describe."""
 
@@ -82,15 +85,16 @@ class AclIndex:
         for by_whom in self._that_match(kind, name):
             is_found = True
             for asker in askers:
-                more, less = by_whom.get(asker, NOTHING)
-                allowed |= more
-                denied |= less
+                if asker in by_whom:
+                    more, less = by_whom[asker]
+                    allowed |= more
+                    denied |= less
         if not is_found:
             return EVERYTHING if allow_if_none else 0
         if allowed & DESCRIBED_BY:
-            allowed |= 1 << Operation.DESCRIBE
-        if allowed & 1 << Operation.ALTER_CONFIGS:
-            allowed |= 1 << Operation.DESCRIBE_CONFIGS
+            allowed |= DESCRIBE
+        if allowed & ALTER_CONFIGS:
+            allowed |= DESCRIBE_CONFIGS
         return allowed & ~denied
 
     def may_with_any(
@@ -124,15 +128,18 @@ class AclIndex:
             more and (name == WILDCARD or not (less or is_covered(name))) for name, (more, less) in literals.items()
         )
 
-    def _that_match(self, kind: ResourceType, name: str) -> Iterator[ByWhom]:
-        number = int(kind)
-        for key in ((number, WILDCARD), (number, name)) if name != WILDCARD else ((number, name),):
-            if (found := self._literals.get(key)) is not None:
-                yield found
-        size_max = len(name)
-        for size in self._lengths.get(number, ()):
-            if size <= size_max and (found := self._prefixes.get((number, name[:size]))) is not None:
-                yield found
+    def _that_match(self, kind: int, name: str) -> list[ByWhom]:
+        literals = self._literals
+        found = [literals[key] for key in ((kind, WILDCARD), (kind, name)) if key in literals]
+        lengths = self._lengths.get(kind)
+        if lengths:
+            prefixes, size_max = self._prefixes, len(name)
+            for size in lengths:
+                if size <= size_max:
+                    by_whom = prefixes.get((kind, name[:size]))
+                    if by_whom is not None:
+                        found.append(by_whom)
+        return found
 
 
 def _said(by_whom: ByWhom, askers: Iterable[tuple[str, str]], bit: int) -> Masks:

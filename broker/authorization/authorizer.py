@@ -18,7 +18,7 @@ from protocol.types import Principal
 KEPT_MAX: Final = 20_000
 """Limit of answers that are kept. If there are more, all are dropped."""
 KEPT_NAME_MAX: Final = 255
-"""Characters of a resource's name, of a principal and of a host. Answers about longer names are not kept."""
+"""Characters of a resource's name. Answers about longer names are not kept."""
 
 
 class Authorizer:
@@ -30,6 +30,8 @@ class Authorizer:
         self._allow_if_none = allow_if_none
         self._index = AclIndex()
         self._rights: dict[tuple[Principal, str, ResourceType, str], int] = {}
+        self._with_any: dict[tuple[Principal, str, Operation, ResourceType], bool] = {}
+        """Kept, because a look at all patterns takes milliseconds."""
         self.on_change: Callable[[], None] = lambda: None
         """Called after ACLs have changed."""
 
@@ -41,6 +43,7 @@ class Authorizer:
         """The ACLs count from now on. Call it again after each change of the index."""
         self._index = index
         self._rights.clear()
+        self._with_any.clear()
         self.on_change()
 
     def rights(self, principal: Principal, address: str, kind: ResourceType, name: str) -> int:
@@ -49,7 +52,7 @@ class Authorizer:
         rights = self._rights.get(key)
         if rights is None:
             rights = self._find(principal, address, kind, name)
-            if max(map(len, (*principal, address, name))) <= KEPT_NAME_MAX:
+            if len(name) <= KEPT_NAME_MAX:
                 if len(self._rights) >= KEPT_MAX:
                     self._rights.clear()
                 self._rights[key] = rights
@@ -61,10 +64,17 @@ class Authorizer:
 
     def allows_with_any(self, principal: Principal, address: str, operation: Operation, kind: ResourceType) -> bool:
         """Whether the principal may do this with some resource of the type."""
-        text = str(principal)
-        return text in self._super_users or self._index.may_with_any(
-            text, host_of(address), operation, kind, allow_if_none=self._allow_if_none
-        )
+        key = (principal, address, operation, kind)
+        found = self._with_any.get(key)
+        if found is None:
+            text = str(principal)
+            found = text in self._super_users or self._index.may_with_any(
+                text, host_of(address), operation, kind, allow_if_none=self._allow_if_none
+            )
+            if len(self._with_any) >= KEPT_MAX:
+                self._with_any.clear()
+            self._with_any[key] = found
+        return found
 
     def operations(self, principal: Principal, address: str, kind: ResourceType, name: str) -> int:
         """The operations of this type of resource that are allowed, as the number that answers have (KIP-430)."""

@@ -7,6 +7,7 @@ codes and authorized operations are compared. What has no ACL is allowed to ever
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -238,20 +239,30 @@ class Broker:
     """One broker of a cluster of its own."""
 
     def __init__(self, port: int, stack: ExitStack) -> None:
+        self._port = port
         self._wire = stack.enter_context(Wire(port))
-        self.records = batch(1)
+        self.records = batch(1, timestamp=int(time.time() * 1000))
 
     def prepare(self) -> None:
         topic = {"name": NAMES[TOPIC], "num_partitions": 2, "replication_factor": 1, "assignments": [], "configs": []}
         self.ask((ApiKey.CREATE_TOPICS, 4, {"topics": [topic], "timeout": 10_000, "validate_only": False}))
-        for kind in (TOPIC, GROUP, TX):
+        for kind in (GROUP, TX, TOPIC):
             eventually(lambda kind=kind: not self._unsettled(kind), f"all can be asked of {kind.name}", 60)
 
     def _unsettled(self, kind: ResourceType) -> bool:
         return any(code in NOT_SETTLED for asked in asked_of(kind, self.records) for _, code in self.ask(asked))
 
     def ask(self, asked: Ask) -> Findings:
-        return findings(self._wire.call(*asked))
+        found = findings(self._wire.call(*asked))
+        return sorted(found) if asked[0] is ApiKey.METADATA else found  # topics are in any order
+
+    def ask_alone(self, asked: Ask) -> Findings | str:
+        """On a connection of its own; "closed" if the broker closes it."""
+        with Wire(self._port) as wire:
+            try:
+                return findings(wire.call(*asked))
+            except ConnectionError:
+                return "closed"
 
     def add(self, rules: Sequence[Rule]) -> None:
         found = self.ask((ApiKey.CREATE_ACLS, 3, {"creations": [rule.created() for rule in rules]}))
@@ -310,3 +321,31 @@ def test_each_acl_has_the_effect_that_it_has_in_kafka(brokers: tuple[Broker, Bro
             broker.remove(added)
     print(f"{kind.name}: {count} answers compared, {len(differences)} differ")
     assert not differences, "\n".join(differences[:40])
+
+
+GOOD = Rule(TOPIC, "checked", PatternType.LITERAL, "User:bob", Operation.READ, Permission.ALLOW).created()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"resource_type": int(CLUSTER), "operation": int(Operation.ALTER)},
+        {"resource_name": ""},
+        {"resource_name": "a/b"},
+        {"principal": "bob"},
+        {"resource_type": 1},
+        {"resource_pattern_type": int(PatternType.MATCH)},
+        {"operation": 1},
+        {"permission_type": 1},
+        {"resource_type": 0},
+        {"operation": 99},
+    ],
+    ids=str,
+)
+def test_wrong_acls_are_refused_as_by_kafka(brokers: tuple[Broker, Broker], wrong: dict[str, Any]) -> None:
+    ours, theirs = (broker.ask_alone((ApiKey.CREATE_ACLS, 3, {"creations": [{**GOOD, **wrong}]})) for broker in brokers)
+    if theirs == [("error_code", int(ErrorCode.UNKNOWN_SERVER_ERROR))]:
+        assert ours == [("error_code", int(ErrorCode.INVALID_REQUEST))], "Kafka fails; we say what is wrong"
+    else:
+        assert ours == theirs

@@ -164,6 +164,7 @@ class World:
             authorizer=None,
             acls=None,
             request_metrics=RequestMetrics(),
+            denials=RareLine(1.0, lambda: 0.0),
             old_fetches=RareLine(1.0, lambda: 0.0),
         )
         """Only what the APIs at hand need; a test may add to it. No answer takes long, as time stands still for them."""
