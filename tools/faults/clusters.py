@@ -61,7 +61,7 @@ def who_does_not_serve(cluster: Cluster, timeout_s: float) -> str:
     """Waits until all brokers serve. After `timeout_s`, names one that does not and why; otherwise returns an empty text."""
     addresses = {broker: cluster.address(broker) for broker in cluster.broker_ids}
     deadline = time.monotonic() + timeout_s
-    while reasons := not_ready(addresses, addresses, ANSWER_TIMEOUT_S):
+    while reasons := not_ready(addresses, addresses, ANSWER_TIMEOUT_S, cluster.security):
         if time.monotonic() > deadline:
             broker, reason = next(iter(reasons.items()))
             return f"broker {broker} {reason}"
