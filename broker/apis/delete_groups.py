@@ -38,8 +38,9 @@ def _delete(context: ApiContext, request: Request) -> StepsTo[None]:
             rows = ({"group_id": group_id, "error_code": int(error)} for group_id, error in errors.items())
             respond_with(context, request, header.api_key, {"throttle_time": 0, "results": rows})
 
-    if denied and not group_ids:
+    if not group_ids:
         take_results({})
-    for some in parts_of(group_ids, GROUPS_AT_ONCE) if group_ids or not denied else ():
+        return
+    for some in parts_of(group_ids, GROUPS_AT_ONCE):
         context.groups.delete_groups(some, take_results)
         yield

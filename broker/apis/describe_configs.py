@@ -5,7 +5,7 @@ v3 adds the settings' types and, if requested, their documentation. A resource t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from broker.admin.config_admin import Overrides, Resource, ResourceType
@@ -31,11 +31,7 @@ async def describe_configs(context: ApiContext, request: Request) -> None:
     reading = messages.decoding(header.api_key, header.api_version, request.frame, header.body_offset)
     body = await finished(context, request, reading)
     rows = await finished(context, request, _once_each(body))
-    refused = {
-        resource: error
-        for resource in rows
-        if (error := refused_for(context, request, Operation.DESCRIBE_CONFIGS, resource)) is not None
-    }
+    refused = await finished(context, request, _refused(context, request, rows))
     topics = [resource.name for resource in rows if resource.kind == ResourceType.TOPIC and resource not in refused]
     found: Mapping[str, Overrides] = {}
     away: KafkaError | None = None
@@ -48,6 +44,18 @@ async def describe_configs(context: ApiContext, request: Request) -> None:
     await respond_when_finished(
         context, request, _answer(context, header.api_version, body, rows, found, away, refused)
     )
+
+
+def _refused(context: ApiContext, request: Request, rows: Iterable[Resource]) -> StepsTo[Mapping[Resource, KafkaError]]:
+    """The resources whose settings the client may not describe."""
+    refused: dict[Resource, KafkaError] = {}
+    for number, resource in enumerate(rows, 1):
+        error = refused_for(context, request, Operation.DESCRIBE_CONFIGS, resource)
+        if error is not None:
+            refused[resource] = error
+        if number % RESOURCES_IN_A_STEP == 0:
+            yield
+    return refused
 
 
 def _once_each(body: Any) -> StepsTo[Mapping[Resource, Any]]:

@@ -52,6 +52,7 @@ class Served:
             replica_manager=cluster.nodes[1].manager,
             node_endpoints=lambda *_: (),
             recorder=SimpleNamespace(recording=None),
+            authorizer=None,
         )
         self.turns = Turns()
         metrics = RequestMetrics()

@@ -169,6 +169,7 @@ async def test_later_requests_of_the_connection_wait_for_a_batch_in_the_thread(
         replica_manager=cluster.nodes[1].manager,
         node_endpoints=lambda *_: (),
         recorder=SimpleNamespace(recording=recording),
+        authorizer=None,
         request_metrics=RequestMetrics(),
     )
     handler = RequestHandler(context)
