@@ -29,7 +29,7 @@ from protocol.types import Buffer
 log = logging.getLogger(__name__)
 
 LOGIN_BYTES_MAX = 16 * 1024
-"""Limit of a frame before the login, whatever `sasl.server.max.receive.size` is: no token of PLAIN or SCRAM is as long."""
+"""Limit of a frame of a login, whatever `sasl.server.max.receive.size` is: no token of PLAIN or SCRAM is as long."""
 PENDING_S = 10.0
 """Time limit of a connection for its login."""
 PENDING_MAX = 4096
@@ -128,6 +128,8 @@ class LoginGate:
         login = guest.login
         assert login is not None
         try:
+            if len(frame) > LOGIN_BYTES_MAX:  # of a client that logs in again
+                raise LoginFailed(f"a frame of {len(frame)} bytes: those of a login have at most {LOGIN_BYTES_MAX}")
             answer = login.take(frame)
         except MalformedRequest as problem:
             self._log(connection, str(problem))

@@ -5,7 +5,8 @@
                                                           +-- anything else: LoginFailed
 
 As in Kafka (SaslServerAuthenticator), ApiVersions may come once before the handshake, and nothing else comes before the login is done.
-After a SaslHandshake v0, frames are bare tokens; after v1, they are SaslAuthenticate requests. Only these fail with an answer.
+One that gets an error may be repeated, but not for ever: whoever has not logged in must not keep the broker busy. After a
+SaslHandshake v0, frames are bare tokens; after v1, they are SaslAuthenticate requests. Only these fail with an answer.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from protocol.kafka.framing import MalformedRequest, RequestHeader, parse_reques
 from protocol.types import USER, Buffer, Principal
 
 LENGTH_BYTES = 4
+VERSIONS_REFUSED_MAX = 5
+"""Limit of the ApiVersions of a login that are answered with an error. A client asks again once, with v0."""
 
 AnswerApiVersions = Callable[[RequestHeader, Buffer], tuple[bytes, bool]]
 """(header, frame) -> (the body of the answer, whether it has the versions). May set the version in the header to that of the answer."""
@@ -81,6 +84,7 @@ class Login:
         self._name = ""
         self._mechanism: Mechanism | None = None
         self._has_headers = False
+        self._versions_refused = 0
 
     @property
     def user(self) -> str:
@@ -106,6 +110,10 @@ class Login:
             body, has_versions = self._logins.answer_api_versions(header, frame)
             if has_versions:
                 self._state = _State.HANDSHAKE
+            elif self._versions_refused == VERSIONS_REFUSED_MAX:
+                raise LoginFailed("it repeats ApiVersions that cannot be answered")
+            else:
+                self._versions_refused += 1
             return _framed(header, body)
         raise LoginFailed(f"it sends {messages.api_name(header.api_key)} before it has logged in")
 

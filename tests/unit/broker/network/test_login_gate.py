@@ -11,7 +11,7 @@ import pytest
 from broker.apis.api_versions import answer_before_login
 from broker.network import login_gate
 from broker.network.connection import ClientConnection
-from broker.network.login_gate import PENDING_S, LoginGate
+from broker.network.login_gate import LOGIN_BYTES_MAX, PENDING_S, LoginGate
 from broker.network.processor import Processor
 from broker.security.login import Logins
 from broker.security.scram_users import ScramUsers
@@ -168,6 +168,21 @@ def test_a_client_logs_in_again_in_time_and_others_are_closed() -> None:
     world.ask(connection, transport, METADATA)
     assert transport.is_closed
     assert len(world.handled) == 2
+
+
+def test_a_frame_of_a_further_login_has_a_limit_too() -> None:
+    async def run() -> None:
+        world = Gated(max_reauth_ms=10_000)
+        connection, transport = world.connect()
+        world.ask(connection, transport, HANDSHAKE, PASSWORD)
+        world.ask(connection, transport, HANDSHAKE)
+        before = transport.written
+        long = (ApiKey.SASL_AUTHENTICATE, 2, {"auth_bytes": b"\0alice\0" + bytes(LOGIN_BYTES_MAX)})
+        world.ask(connection, transport, long)
+        await asyncio.sleep(2 * DELAY_S)
+        assert (transport.is_closed, transport.written) == (True, before)
+
+    asyncio.run(run())
 
 
 def test_a_second_login_within_a_second_is_a_request_like_others() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.apis.api_versions import answer_before_login
-from broker.security.login import LoggedIn, Login, LoginFailed, Logins
+from broker.security.login import VERSIONS_REFUSED_MAX, LoggedIn, Login, LoginFailed, Logins
 from broker.security.scram_users import ScramUsers
 from broker.settings.sasl import ListenerSasl
 from protocol.errors import ErrorCode
@@ -90,6 +90,14 @@ def test_an_unknown_version_of_api_versions_is_answered_and_may_be_repeated() ->
     assert ask(login, ApiKey.API_VERSIONS, 3, {**VERSIONS, "client_software_name": "!"}).error_code != 0
     assert ask(login, ApiKey.API_VERSIONS, 3, VERSIONS).error_code == 0
     assert "ApiVersions before" in failure(login, ApiKey.API_VERSIONS, 3, VERSIONS).reason
+
+
+def test_nobody_asks_for_versions_for_ever() -> None:
+    login = Login(logins())
+    refused = {**VERSIONS, "client_software_name": "!"}
+    for _ in range(VERSIONS_REFUSED_MAX):
+        assert ask(login, ApiKey.API_VERSIONS, 3, refused).error_code == ErrorCode.INVALID_REQUEST
+    assert "repeats ApiVersions" in failure(login, ApiKey.API_VERSIONS, 3, refused).reason
 
 
 @pytest.mark.parametrize("mechanism", ["GSSAPI", "plain", "", "SCRAM-SHA-512"])
