@@ -147,7 +147,7 @@ class LiveCanary:
         connection = Connection(*self.brokers[self.leaders[partition]])
         number = 0
         while True:
-            batch = build_batch([(None, struct.pack(">q", number), [], 1_700_000_000_000)])
+            batch = build_batch([(None, struct.pack(">q", number), [], round(time.time() * 1000))])
             data = [{"name": self.topic, "partition_data": [{"index": partition, "records": batch}]}]
             body = {"transactional_id": None, "acks": -1, "timeout": 30000, "topic_data": data}
             await self._until_good(
