@@ -90,7 +90,8 @@ class ScramAdmin:
         return {user: results[user] for user in counts}
 
     async def _described(self, users: Sequence[str]) -> dict[str, Described]:
-        results: dict[str, Described] = {}
+        results: dict[str, Described] = dict.fromkeys(users, ())
+        users = [user for user in users if ConfigZNode.is_entity_name(znode_name(user))]
         for at in range(0, len(users), USERS_READ_AT_ONCE):
             part = users[at : at + USERS_READ_AT_ONCE]
             nodes = await each_readable([_path(user) for user in part], self._zk.get_many)
@@ -182,6 +183,9 @@ def illegal(upsertions: Sequence[Upsertion], deletions: Sequence[Deletion]) -> M
             wrong[""] = KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, NO_NAME)
         elif deletion.mechanism not in MECHANISM_OF:
             wrong[deletion.user] = _unknown_mechanism()
+    for user in users_of(upsertions, deletions):
+        if user and not ConfigZNode.is_entity_name(znode_name(user)):
+            wrong[user] = KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, f"ZooKeeper has no node of the name {user}")
     for upsertion in upsertions:
         if not upsertion.user:
             wrong[""] = KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, NO_NAME)

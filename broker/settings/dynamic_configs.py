@@ -199,7 +199,7 @@ class DynamicConfigs:
                 topics.append(name)
             elif kind == BROKERS and name in (CLUSTER_DEFAULT, self._own_name):
                 await self._read_broker_layers()
-            elif kind == USERS and self.users is not None and name and "/" not in name:
+            elif kind == USERS and self.users is not None and ConfigZNode.is_entity_name(name):
                 await self._read_users([name])
             else:
                 log.info("a change of the settings of %s does not concern this broker", shown(entity))

@@ -385,6 +385,11 @@ class ConfigZNode:
         return f"/config/{kind}"
 
     @staticmethod
+    def is_entity_name(name: str) -> bool:
+        """Whether a node may have the name: one that Kafka has sanitized, or `<default>`. Some others are not even paths."""
+        return ENTITY_NAME.fullmatch(name) is not None and name not in (".", "..")
+
+    @staticmethod
     def path(kind: str, name: str) -> str:
         return f"/config/{kind}/{name}"
 
@@ -405,6 +410,7 @@ class ConfigZNode:
         }
 
 
+ENTITY_NAME = re.compile(r"[A-Za-z0-9.*_%+~-]+|<default>")
 CONFIG_TEXT_MAX = 32_767
 """Characters of a key or value: the limit of a text in a DescribeConfigs response."""
 

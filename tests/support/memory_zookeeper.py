@@ -208,6 +208,9 @@ class MemorySession:
         self.server.watch(CHILDREN, path, self, watch)
         return self.server.children(path)
 
+    async def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
+        return [await self.children(path) if path in self.server.nodes else None for path in paths]
+
     async def get_versions(self, paths: Sequence[str]) -> list[tuple[bytes, int, int] | None]:
         nodes = await self.get_many(paths)
         return [None if node is None else (node[0], node[1].version, node[1].mzxid) for node in nodes]
