@@ -164,6 +164,18 @@ def test_kafka_python(cluster: LocalCluster, client: dict[str, Any], made: Certi
         assert next(iter(consumer)).value == b"hello"
 
 
+def test_a_client_is_known_by_the_subject_of_its_certificate(cluster: LocalCluster, made: Certificates) -> None:
+    """`CreateDelegationToken` is refused, and says to whom."""
+    host, _, port = cluster.bootstrap_servers.partition(",")[0].partition(":")
+    context = ssl.create_default_context(cafile=str(made.authority))
+    context.load_cert_chain(made.client.with_suffix(".crt"), made.client, KEY_PASSWORD)
+    with Wire(int(port), host) as wire:
+        wire.socket = context.wrap_socket(wire.socket, server_hostname=host)
+        owner = {"owner_principal_type": None, "owner_principal_name": None}
+        answer = wire.call(ApiKey.CREATE_DELEGATION_TOKEN, 3, {**owner, "renewers": (), "max_lifetime": -1})
+    assert (answer.token_requester_principal_type, answer.token_requester_principal_name) == ("User", "CN=client")
+
+
 def test_the_commands(cluster: LocalCluster, made: Certificates, tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text(
