@@ -27,7 +27,7 @@ from tools.cluster.links.wiring import MARKER, BadWiring, BrokerPorts, LinksDire
 from tools.cluster.ports import LOCAL_HOST
 from tools.cluster.processes import ClusterError, ServerProcess
 from tools.cluster.zookeeper import EmbeddedZooKeeper
-from tools.private_files import write_anew
+from tools.private_files import OWNER_ONLY, write_anew
 from tools.wire.security import Security
 
 DEFAULT_DIRECTORY = DEFAULT_RUN_DIRECTORY
@@ -117,7 +117,8 @@ class BrokerDirectory:
     ) -> None:
         """Writes `server.properties`; `settings` override the values chosen here. `ports`: clients, control, metrics.
 
-        With `links`, clients connect directly, and other brokers through the links.
+        Only the owner may read the file: it may have passwords. With `links`, clients connect directly, and other brokers through the
+        links.
         """
         client_port, control_port, metrics_port = ports
         controller = f"CONTROLLER://{LOCAL_HOST}:{control_port}"
@@ -137,7 +138,7 @@ class BrokerDirectory:
         }
         self.path.mkdir(parents=True)
         lines = "".join(f"{key}={value}\n" for key, value in properties.items())
-        write_anew(self.config_file, HEADER.format(broker_id=self.id) + lines)
+        write_anew(self.config_file, HEADER.format(broker_id=self.id) + lines, OWNER_ONLY)
 
     def properties(self) -> dict[str, str]:
         """The settings currently in the file. Raises ClusterError."""

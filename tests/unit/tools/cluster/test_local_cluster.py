@@ -123,6 +123,7 @@ def test_a_cluster_from_create_to_destroy(cluster: LocalCluster, zookeeper: str)
 def test_files_are_kept_and_only_those_of_the_cluster_are_removed(cluster: LocalCluster, zookeeper: str) -> None:
     cluster.create(brokers=1, zookeeper=zookeeper)
     config = cluster.broker_directory(1) / "server.properties"
+    assert config.stat().st_mode & 0o077 == 0, "it may have passwords"
     config.write_text(config.read_text() + "# mine\nnum.partitions=9\n")
     (cluster.directory / "notes").write_text("keep")
     with pytest.raises(ClusterError, match="already has a cluster"):
