@@ -2,7 +2,8 @@
 
 A change is written to the pattern's node and then announced by a child of `/kafka-acl-changes` or `/kafka-acl-extended-changes`. Every
 broker watches those children and reads the named patterns again. A broker whose session expired has lost its watches, and reads
-everything again. A node that cannot be read is logged, and the pattern's earlier ACLs stay.
+everything again. A node that cannot be read is logged, and the pattern's earlier ACLs stay. If this broker has none of it, only super users
+may use the pattern's resources: what the node denies must not become allowed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,19 @@ from broker.authorization.acl_index import AclIndex
 from broker.authorization.authorizer import Authorizer
 from broker.process.clock import Clock
 from broker.process.event_log import EventLog
-from protocol.acls import RESOURCE_TYPES, Acl, Pattern, PatternType, ResourceType, name_of, word_of
+from protocol.acls import (
+    ANYBODY,
+    RESOURCE_TYPES,
+    WILDCARD,
+    Acl,
+    Operation,
+    Pattern,
+    PatternType,
+    Permission,
+    ResourceType,
+    name_of,
+    word_of,
+)
 from protocol.topic_names import shown
 from protocol.zk import acl_znodes
 from protocol.zk.session import (
@@ -44,6 +57,8 @@ ATTEMPTS_MAX: Final = 10
 RETRY_S: Final = 0.1
 """Pause after an attempt, and after ZooKeeper did not answer."""
 NO_ACLS: Final[frozenset[Acl]] = frozenset()
+UNREADABLE: Final = frozenset((Acl(ANYBODY, WILDCARD, Operation.ALL, Permission.DENY),))
+"""Stand for the ACLs of a node that cannot be read."""
 
 Change = Callable[[frozenset[Acl]], frozenset[Acl]]
 
@@ -177,9 +192,10 @@ class AclStore:
                         raise ValueError(node)
                     index.put(pattern, acl_znodes.decode(node[0]) if node is not None else NO_ACLS)
                 except ValueError as error:
-                    earlier = self._authorizer.index.patterns().get(pattern, NO_ACLS)
+                    earlier = self._authorizer.index.patterns().get(pattern, UNREADABLE)
                     index.put(pattern, earlier)
-                    log.warning("the ACLs of %s cannot be read, the earlier ones stay: %s", shown(str(pattern)), error)
+                    then = "everything is denied" if earlier is UNREADABLE else "the earlier ones stay"
+                    log.warning("the ACLs of %s cannot be read, %s: %s", shown(str(pattern)), then, error)
 
     async def _purge(self, parent: str, names: Iterable[str]) -> None:
         """Removes old announcements. A broker that missed one of them has a new session, and reads everything."""

@@ -175,6 +175,27 @@ def test_what_cannot_be_read_leaves_the_earlier_acls(
     run(scenario, monkeypatch)
 
 
+def test_what_could_never_be_read_denies_everything(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(world: World) -> None:
+        one, _ = world.brokers
+        await one.add(Pattern(ResourceType.TOPIC, "*"), READ)
+        world.server.ensure("/kafka-acl/Topic/orders", b"{")
+        third = Broker(world.server, world.time)
+        with caplog.at_level(logging.WARNING):
+            await third.store.start()
+        assert not third.may(Operation.READ)
+        assert third.may(Operation.READ, "others")
+        assert "cannot be read, everything is denied" in caplog.text
+        world.server.ensure("/kafka-acl/Topic/orders", acl_znodes.encode((WRITE,)))
+        world.server.ensure("/kafka-acl-changes/acl_changes_9999999998", b"TOPIC:orders")
+        await third.store.start()
+        assert third.may(Operation.READ)
+
+    run(scenario, monkeypatch)
+
+
 def test_old_announcements_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(world: World) -> None:
         one, _ = world.brokers
