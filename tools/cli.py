@@ -65,6 +65,9 @@ SUBCOMMANDS: Mapping[str, Subcommand] = MappingProxyType(
             "tools.timeline.timeline_command", "Tell what happened, from the event logs of all brokers."
         ),
         "topic": Subcommand("tools.admin.topic_commands", "Create, list, describe, alter and delete topics."),
+        "user": Subcommand(
+            "tools.admin.user_commands", "Create, alter, delete and list users with a password (SCRAM)."
+        ),
         "verify": Subcommand("tools.verify.verify_command", "Judge a program of yours while brokers fail."),
     }
 )

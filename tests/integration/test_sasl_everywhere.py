@@ -161,6 +161,16 @@ def test_the_commands(cluster: LocalCluster, client: dict[str, Any], made: Certi
     assert "commanded" in cli.output("topic", "describe", "commanded", *options)
     settings = cli.output("config", "describe", "--entity-type", "brokers", "--entity-name", "1", *options)
     assert SECRET not in settings
+    password = tmp_path / "password"
+    password.write_text("of-dora\n")
+    cli.output("user", "create", "dora", "--password-file", str(password), *options)
+    assert "dora: SCRAM-SHA-512 (4096 iterations)" in cli.output("user", "list", *options)
+    doras = tmp_path / "dora.properties"
+    doras.write_text(file.read_text().replace("=alice", "=dora").replace(ALICES, "of-dora"))
+    assert "commanded" in cli.output("topic", "list", "--command-config", str(doras))
+    cli.output("user", "alter", "dora", "--iterations", "8192", "--password-file", str(password), *options)
+    cli.output("user", "delete", "dora", *options)
+    assert "dora" not in cli.output("user", "list", *options)
 
 
 def test_only_brokers_get_through_to_the_control_plane(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -23,6 +24,7 @@ from protocol.acls import (
 )
 from protocol.errors import ErrorCode, KafkaError, error_name
 from protocol.kafka.api_keys import ApiKey
+from protocol.scram import HASHES, salted_password
 from protocol.topic_ids import topic_id_text
 from protocol.types import Assignment, TopicPartition
 from tools.admin.bootstrap import addresses_of, no_answer
@@ -67,6 +69,8 @@ SOURCES = (
 )
 """Kafka's names of the numbers in `config_source`."""
 
+SCRAM: Mapping[int, str] = MappingProxyType(dict(enumerate(HASHES, 1)))
+"""Kafka's numbers of the mechanisms."""
 NOT_CARRIED_OUT = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.BROKER_NOT_AVAILABLE})
 """After these, any request may be sent again."""
 UNKNOWN_OUTCOME = frozenset({ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT})
@@ -382,6 +386,43 @@ class KafkaAdmin:
                 removed.append((pattern, _acl(row)))
         return sorted(removed)
 
+    # users
+
+    def scram_users(self) -> dict[str, dict[str, int]]:
+        """User -> mechanism -> iterations, of all who can log in by SCRAM. Raises NotServed, AdminError."""
+        what = "the users cannot be listed"
+        question = Question(ANY_BROKER, ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, {"users": None})
+        answer = self._ask(what, question, NO_ANSWER)
+        return {
+            str(row.user): {
+                SCRAM.get(one.mechanism, f"mechanism {one.mechanism}"): one.iterations for one in row.credential_infos
+            }
+            for row in answer.results
+        }
+
+    def set_password(self, user: str, mechanism: str, iterations: int, password: str) -> None:
+        """The password itself is not sent. Raises NotServed, AdminError."""
+        salt = secrets.token_bytes(20)
+        salted = salted_password(HASHES[mechanism], password, salt, iterations)
+        change = {
+            "name": user,
+            "mechanism": _number(mechanism),
+            "iterations": iterations,
+            "salt": salt,
+            "salted_password": salted,
+        }
+        self._alter_user(f"user {user!r} was not changed", {"deletions": (), "upsertions": (change,)})
+
+    def delete_passwords(self, user: str, mechanisms: Sequence[str]) -> None:
+        """Raises NotServed, AdminError."""
+        rows = [{"name": user, "mechanism": _number(mechanism)} for mechanism in mechanisms]
+        self._alter_user(f"user {user!r} was not deleted", {"deletions": rows, "upsertions": ()})
+
+    def _alter_user(self, what: str, body: Mapping[str, Any]) -> None:
+        answer = self._ask(what, Question(CONTROLLER, ApiKey.ALTER_USER_SCRAM_CREDENTIALS, body), NOT_CARRIED_OUT)
+        for row in only(what, answer.results, 1):
+            _check(what, row)
+
     # log directories
 
     def replica_sizes(
@@ -540,6 +581,10 @@ def reason(problem: KafkaError) -> str:
     """In one line: the broker's text, else one for the code."""
     said = problem.message or TEXTS.get(problem.code) or problem.code.name.replace("_", " ").lower()
     return " ".join(said.split()).rstrip(".")
+
+
+def _number(mechanism: str) -> int:
+    return next(number for number, name in SCRAM.items() if name == mechanism)
 
 
 def _filter(patterns: PatternFilter, rules: AclFilter) -> dict[str, Any]:

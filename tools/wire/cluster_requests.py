@@ -40,6 +40,8 @@ VERSIONS: Mapping[ApiKey, VersionRange] = MappingProxyType(
         ApiKey.DESCRIBE_ACLS: VersionRange(1, 3),
         ApiKey.CREATE_ACLS: VersionRange(1, 3),
         ApiKey.DELETE_ACLS: VersionRange(1, 3),
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: VersionRange(0, 0),
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS: VersionRange(0, 0),
     }
 )
 """The versions in which the tools can write a request and read its answer. Later ones have other fields in their place."""
