@@ -154,6 +154,8 @@ class Faults:
                 return self._fail_calls(node, operations, errno.EIO, self._some_of(node.log_dirs))
             case plans.SCARCE:
                 return self._take_descriptors(node)
+            case plans.FEW_FILES:
+                return self._leave_few_files(node)
             case plans.CLOCK:
                 return self._set_clock(node)
             case plans.SLOW_BROKERS:
@@ -302,6 +304,15 @@ class Faults:
             undo_calls()
             node.host.lacks_descriptors -= 1
             node.disk.open_max = None
+
+        return undo
+
+    def _leave_few_files(self, node: BrokerNode) -> Callable[[], None]:
+        """One or two logs have open files at a time: to open another one, one of them is closed. No call fails for it."""
+        node.disk.logs_max = self._scheduler.random.choice((1, 2))
+
+        def undo() -> None:
+            node.disk.logs_max = None
 
         return undo
 

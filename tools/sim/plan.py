@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from tools.sim.sequences import SEQUENCES, SYNCED, Order
+from tools.sim.sequences import RARE, SEQUENCES, SYNCED, Order
 
 BROKERS = (1, 2, 3)
 CONTROLLER, LEADER = -1, -2
@@ -51,6 +51,8 @@ ABOUT: Mapping[str, int] = {"group": GROUP_COORDINATOR, "transaction": TRANSACTI
 """What an order of faults may be about."""
 SHARE_OF_FEW = 0.75
 """So many seeds have one to three sequences, over and over; the others have all of them."""
+SHARE_OF_RARE = 0.08
+"""So many seeds have one of the rare sequences alone."""
 GROUP, TRANSACTIONAL_ID = "group", "transactional0"
 STRETCH, JITTER = (0.8, 1.25), (0.95, 1.05)
 """The times of a sequence of faults are stretched or shortened by that, and each duration a little more."""
@@ -84,8 +86,11 @@ FAULTS = (
     CUT_LEADER := "cut from the leader",
     SLOW_BROKERS := "slow links to brokers",
     ELECT := "elect",
+    FEW_FILES := "few open files",
 )
 """ELECT: the broker comes first in the partition's assignment, and `lasts` later it is elected, while the leader lives."""
+NOT_ALONE = (RESTART_AND_POWER, FEW_FILES)
+"""These are drawn apart, or come in sequences only."""
 SETTINGS: Mapping[str, str] = {
     "zookeeper.session.timeout.ms": "4000",
     "replica.lag.time.max.ms": "3000",
@@ -122,6 +127,8 @@ CONFIGS: Sequence[Mapping[str, str]] = (
     {"retention.ms": "8000", **NEW_SEGMENTS},
 )
 LOG_DIRS_MAX = 2
+SENT_FROM_FILE = 2_000
+"""Clients of the world ask for a few kilobytes."""
 LATER_KEYS: Mapping[str, Any] = {
     "aiokafka": 0,
     "processors": 0,
@@ -129,6 +136,7 @@ LATER_KEYS: Mapping[str, Any] = {
     "remakes": False,
     "log_dirs": 1,
     "pauses": 1.0,
+    "sent_from_file": SENT_FROM_FILE,
     "configs": {},
 }
 """Plans of earlier versions do not have these."""
@@ -175,6 +183,8 @@ class Plan:
     """Of each broker. If there are two, the admin moves replicas between them."""
     pauses: float = 1.0
     """Clients and the admin pause so many times as long between their requests."""
+    sent_from_file: int = SENT_FROM_FILE
+    """Records with so many bytes, or more, are sent from their file."""
     settings: Mapping[str, str] = field(default_factory=dict)
     configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Topic -> its own settings."""
@@ -255,7 +265,7 @@ def hit_by(what: str) -> Sequence[int]:
 
 
 KINDS: Mapping[str, tuple[Any, str]] = {
-    **dict.fromkeys(("seed", "replicas", "log_dirs", *CLIENTS), (int, "a number")),
+    **dict.fromkeys(("seed", "replicas", "log_dirs", "sent_from_file", *CLIENTS), (int, "a number")),
     **dict.fromkeys(("seconds", "pauses"), ((int, float), "a number")),
     **dict.fromkeys(("has_admin", "remakes"), (bool, "true or false")),
     "partitions": (dict, "topic: number of partitions"),
@@ -337,10 +347,15 @@ def plan_of(seed: int, seconds: float = 60.0) -> Plan:
     settings: dict[str, str] = {}
     if random.random() < SHARE_OF_FEW:
         sequences = random.sample(SEQUENCES, random.choice((1, 2, 2, 3)))
+    rare = Random(f"rare {seed}")  # of its own: the plans of the other seeds stay as they are
+    is_rare = rare.random() < SHARE_OF_RARE
+    if is_rare:
+        sequences = [rare.choice(RARE)]
+    if sequences is not SEQUENCES:
         for sequence in sequences:
             plan = with_needs(plan, sequence.needs)
     coordinators = [GROUP_COORDINATOR] * (plan.members > 0) + [TRANSACTION_COORDINATOR] * (plan.transactional > 0)
-    faults = _faults(sequences, coordinators, seconds, random)
+    faults = _faults(sequences, coordinators, seconds, random, only_sequences=is_rare)
     if random.random() < 0.4:
         settings["log.segment.bytes"] = random.choice(("250000", "1000000"))
     if random.random() < 0.3:
@@ -379,10 +394,14 @@ def with_needs(plan: Plan, needs: Mapping[str, Any]) -> Plan:
     return plan
 
 
-def _faults(sequences: Sequence[Order], coordinators: Sequence[int], seconds: float, random: Random) -> list[Fault]:
+def _faults(
+    sequences: Sequence[Order], coordinators: Sequence[int], seconds: float, random: Random, *, only_sequences: bool
+) -> list[Fault]:
     """Single faults of some kinds, and sequences: of all kinds, or in some seeds of a few, over and over."""
-    kinds = [what for what in FAULTS if what != RESTART_AND_POWER and random.random() < 0.5]
+    kinds = [what for what in FAULTS if what not in NOT_ALONE and random.random() < 0.5]
     share_of_sequences = random.choice((0.0, 0.5, 1.0) if sequences is SEQUENCES else (0.5, 1.0, 1.0, 1.0))
+    if only_sequences:
+        share_of_sequences = 1.0
     share_of_coordinators = random.choice((0.0, 0.5)) if coordinators else 0.0
     faults: list[Fault] = []
     at = random.uniform(1, 4)

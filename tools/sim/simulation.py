@@ -182,7 +182,7 @@ class Simulation:
 
     def run(self) -> Outcome:
         began = time.process_time()
-        with controlled(self.scheduler, self.plan.seed):
+        with controlled(self.scheduler, self.plan.seed, self.plan.sent_from_file):
             if self._start():
                 self._load()
                 if self._rest():

@@ -15,14 +15,12 @@ from broker.storage import segment
 from tools.sim.world.event_loop import ProcessLoop
 from tools.sim.world.scheduler import START_S, WALL_START_S, Scheduler
 
-SENT_FROM_FILE = 2_000
-
 
 @contextmanager
-def controlled(scheduler: Scheduler, seed: int) -> Iterator[None]:
+def controlled(scheduler: Scheduler, seed: int, sent_from_file: int) -> Iterator[None]:
     """Within this context, the modules `time`, `random` and `os.urandom` follow the virtual time and the seed.
 
-    Records are sent from their files in answers of a few kilobytes already, which are all that clients of the world ask for.
+    Records of `sent_from_file` bytes are sent from their files already: clients of the world do not ask for many.
 
     Garbage is not collected: a collection runs code (the `finally` of a coroutine that nobody holds) at a time that no seed decides.
     """
@@ -43,7 +41,7 @@ def controlled(scheduler: Scheduler, seed: int) -> Iterator[None]:
         (time, "monotonic_ns"): lambda: int(monotonic() * 1e9),
         (time, "time_ns"): lambda: int(wall() * 1e9),
         (os, "urandom"): source.randbytes,
-        (segment, "SENT_FROM_FILE"): SENT_FROM_FILE,
+        (segment, "SENT_FROM_FILE"): sent_from_file,
     }
     before = {key: getattr(*key) for key in replaced}
     state, collects = random.getstate(), gc.isenabled()

@@ -145,6 +145,8 @@ class MemoryDisk(FileSystem):
         """If set, a write that fails has written as many of its bytes as this says."""
         self.open_max: int | None = None
         """How many files may be open: above that, some are closed for the next, if they can be."""
+        self.logs_max: int | None = None
+        """How many logs may have open files: before another one opens its file, some are closed, if they can be."""
         self.calls_left: int | None = None
         self.calls = 0
         self.on_change: Callable[[], None] = lambda: None
@@ -293,11 +295,17 @@ class MemoryDisk(FileSystem):
         self._call("open_to_keep", "/")
         heapq.heappush(self._free_fds, self._new_fd())
 
+    def _close_others(self) -> None:
+        while self.logs_max is not None and len(self.in_use) >= self.logs_max and self.in_use.close_one_at_rest():
+            pass
+
     def open_to_keep(self, path: str) -> int:
         self._call("open_to_keep", path)
+        self._close_others()
         return self.open(path)
 
     def reopen_to_keep(self, path: str) -> int:
+        self._close_others()
         self._call("open_to_keep", path)
         return self.reopen(path)
 
