@@ -84,6 +84,6 @@ class Principal(NamedTuple):
         return f"{self.kind}:{self.name}"
 
 
-USER = "User"
-ANONYMOUS = Principal(USER, "ANONYMOUS")
+USER: Final = "User"
+ANONYMOUS: Final = Principal(USER, "ANONYMOUS")
 """Whoever has not shown who it is."""

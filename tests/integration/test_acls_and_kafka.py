@@ -38,7 +38,7 @@ def _last(zk: ZooKeeperView, kind: PatternType) -> bytes:
 
 def _acls_in(output: str) -> list[str]:
     """Without the warning that the way over ZooKeeper is deprecated."""
-    return sorted(line for line in output.split("\n") if line and not line.startswith("Warning"))
+    return sorted(line.strip() for line in output.split("\n") if line and not line.startswith("Warning"))
 
 
 def test_each_reads_what_the_other_writes(cluster: LocalCluster, zk: ZooKeeperView, kafka_tools: KafkaTools) -> None:
