@@ -35,8 +35,8 @@ async def init_producer_id(context: ApiContext, request: Request) -> None:
             _respond(request, InitializedProducer(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
             return
     elif not (
-        rights.on_cluster(context, request, Operation.IDEMPOTENT_WRITE)
-        or rights.on_some_topic(context, request, Operation.WRITE)
+        rights.on_some_topic(context, request, Operation.WRITE)
+        or rights.on_cluster(context, request, Operation.IDEMPOTENT_WRITE)
     ):
         _respond(request, InitializedProducer(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
         return

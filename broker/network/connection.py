@@ -211,6 +211,10 @@ class ClientConnection(Connection):
         """Called by the gate: answers the frame that it takes."""
         self.answer(self._order.next_number(), parts)
 
+    def reads_no_more(self) -> None:
+        """Called by the gate: the connection is closed soon, and what the client still sends does not matter."""
+        self._pause()
+
     def has_logged_in(self, principal: Principal) -> None:
         """From now on its frames may be as large as those of any client."""
         self.principal = principal

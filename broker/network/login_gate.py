@@ -136,6 +136,7 @@ class LoginGate:
             connection.refuse("no login")
         except LoginFailed as failed:
             guest.has_failed = True
+            connection.reads_no_more()
             self._log(connection, failed.reason, login)
             asyncio.get_running_loop().call_later(self._failure_delay_s, self._end, connection, failed.answer)
         else:
