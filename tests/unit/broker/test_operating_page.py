@@ -16,6 +16,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "OPERATING.md"
 ROW = re.compile(r"\| `([^`]+)` \| ([^|]+) \|")
 UNITS = {"KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 NO_LIMITS = {
+    "connections.max.reauth.ms",
     "controlled.shutdown.max.retries",
     "log.cleaner.max.compaction.lag.ms",
     "log.index.size.max.bytes",
