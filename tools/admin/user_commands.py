@@ -12,6 +12,7 @@ from protocol.scram import HASHES, ITERATIONS_MIN
 from tools.admin.connection import connect, connection_options, print_json
 from tools.admin.naming import Where
 from tools.failures import errors_in_one_line
+from tools.numbers import IntRange
 from tools.terminal import echo
 
 Command = TypeVar("Command", bound=Callable[..., None])
@@ -37,7 +38,7 @@ def password_options(command: Command) -> Command:
         mechanism_option("SCRAM-SHA-512"),
         click.option(
             "--iterations",
-            type=click.IntRange(ITERATIONS_MIN, ITERATIONS_MAX),
+            type=IntRange(ITERATIONS_MIN, ITERATIONS_MAX),
             default=ITERATIONS_MIN,
             show_default=True,
             help="how long a guess of the password takes",
