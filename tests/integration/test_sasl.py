@@ -25,6 +25,7 @@ from protocol.scram import ScramClient
 from tests.conftest import CALM, ClusterFactory
 from tests.support.invariants import eventually
 from tests.support.kafka_tools import KafkaTools
+from tests.support.secured import one_more_listener
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.ports import free_ports
@@ -75,11 +76,6 @@ def set_password(clear: str, user: str, mechanism: ScramMechanism, password: str
 def secured(new_module_cluster: ClusterFactory) -> Secured:
     (port,) = free_ports(1)
 
-    def listeners(broker: int, directory: Path) -> dict[str, str]:
-        given = (directory / "server.properties").read_text()
-        (line,) = [line for line in given.splitlines() if line.startswith("listeners=")]
-        return {"listeners": f"{line.partition('=')[2]},CLIENTS://127.0.0.1:{port}"}
-
     settings = {
         **CALM,
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,CLIENTS:SASL_PLAINTEXT",
@@ -87,7 +83,7 @@ def secured(new_module_cluster: ClusterFactory) -> Secured:
         "listener.name.clients.plain.sasl.jaas.config": f'{PLAIN} user_alice="{SECRET}" user_carol="c";',
         "listener.name.clients.scram-sha-512.connections.max.reauth.ms": str(REAUTH_MS),
     }
-    cluster = new_module_cluster(brokers=1, overrides=settings, own_properties=listeners)
+    cluster = new_module_cluster(brokers=1, overrides=settings, own_properties=one_more_listener("CLIENTS", port))
     lines = (cluster.broker_directory(1) / "server.properties").read_text().splitlines()
     (clear,) = {
         part

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import ssl
 import struct
@@ -25,8 +24,8 @@ from tests.conftest import ClusterFactory
 from tests.support.certificates import Certificates
 from tests.support.cli import Cli
 from tests.support.invariants import ZooKeeperView, eventually
+from tests.support.secured import hands_leaderships_over, replaces_a_killed_leader
 from tools.cluster.local_cluster import LocalCluster
-from tools.cluster.log_parts import events_of
 
 pytestmark = pytest.mark.integration
 
@@ -82,54 +81,14 @@ def test_a_killed_leader_is_replaced_at_once_and_nothing_is_lost(
     cluster: LocalCluster, zk: ZooKeeperView, client: dict[str, Any]
 ) -> None:
     """CTL-16, and with it the control plane, the followers' fetches, and the watches of other brokers' processes, all by SASL_SSL."""
-    topic = "killed"
-    admin = AdminClient(client)
-    admin.create_topics([NewTopic(topic, 3, 3)])[topic].result(30)
-    acked: list[bytes] = []
-    producer = Producer({**client, "acks": "all", "enable.idempotence": True, "retry.backoff.ms": 50})
-
-    def produce(numbers: range) -> None:
-        for number in numbers:
-            producer.produce(
-                topic,
-                str(number).encode().ljust(1000),
-                partition=number % 3,
-                on_delivery=lambda error, message: acked.append(message.value()) if error is None else None,
-            )
-            producer.poll(0)
-
-    produce(range(3000))
-    assert producer.flush(30) == 0
-    victim = zk.state(topic, 0).leader
-    cluster.signal(victim, signal.SIGKILL)
-    produce(range(3000, 6000))
-    eventually(lambda: victim not in zk.live_brokers(), "it is unregistered, long before its session ends", AT_ONCE_S)
-    assert producer.flush(30) == 0
-    assert len(acked) == 6000
-    with closing(Consumer({**client, "group.id": "all", "enable.auto.commit": False})) as consumer:
-        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in range(3)])
-        read: list[bytes] = []
-        while len(read) < 6000 and (some := consumer.consume(1000, 30)):
-            read += [message.value() for message in some if message.error() is None]
-    assert sorted(read) == sorted(acked)
-    cluster.start_broker(victim)
-    eventually(lambda: all(len(s.isr) == 3 for s in zk.states(topic).values()), "the ISRs are full again", 30)
+    replaces_a_killed_leader(cluster, zk, client)
 
 
 def test_a_stopped_broker_hands_its_leaderships_over(
     cluster: LocalCluster, zk: ZooKeeperView, client: dict[str, Any]
 ) -> None:
     """STA-2: ControlledShutdown by SASL_SSL."""
-    topic = "stopped"
-    admin = AdminClient(client)
-    admin.create_topics([NewTopic(topic, 3, 3)])[topic].result(30)
-    leader = zk.state(topic, 0).leader
-    cluster.stop_broker(leader)
-    kinds = [row["kind"] for b in cluster.broker_ids for row in events_of(cluster.broker_directory(b) / "events.jsonl")]
-    assert "controlled_shutdown" in kinds
-    assert zk.state(topic, 0).leader not in (leader, -1)
-    cluster.start_broker(leader)
-    eventually(lambda: all(len(s.isr) == 3 for s in zk.states(topic).values()), "the ISRs are full again", 30)
+    hands_leaderships_over(cluster, zk, client)
 
 
 def test_transactions(cluster: LocalCluster, client: dict[str, Any]) -> None:

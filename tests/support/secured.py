@@ -1,0 +1,87 @@
+"""What every cluster with TLS or SASL on all listeners must do, and a listener beside that of the brokers."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.conftest import OwnProperties
+from tests.support.invariants import ZooKeeperView, eventually
+from tools.cluster.local_cluster import LocalCluster
+from tools.cluster.log_parts import events_of
+
+AT_ONCE_S = 10.0
+"""Less than the session time-out of these clusters, 30 s."""
+
+
+def create(client: Mapping[str, Any], topic: str, partitions: int = 3) -> str:
+    """`client`: settings of librdkafka. The topic has three replicas."""
+    admin = AdminClient(dict(client))
+    admin.create_topics([NewTopic(topic, partitions, 3)])[topic].result(30)
+    return topic
+
+
+def replaces_a_killed_leader(cluster: LocalCluster, zk: ZooKeeperView, client: Mapping[str, Any]) -> None:
+    """CTL-16: the others notice at once, and what was acknowledged is read once. The killed broker is back in the end."""
+    topic = create(client, "killed")
+    acked: list[bytes] = []
+    producer = Producer({**client, "acks": "all", "enable.idempotence": True, "retry.backoff.ms": 50})
+
+    def produce(numbers: range) -> None:
+        for number in numbers:
+            producer.produce(
+                topic,
+                str(number).encode().ljust(1000),
+                partition=number % 3,
+                on_delivery=lambda error, message: acked.append(message.value()) if error is None else None,
+            )
+            producer.poll(0)
+
+    produce(range(3000))
+    assert producer.flush(30) == 0
+    victim = zk.state(topic, 0).leader
+    cluster.signal(victim, signal.SIGKILL)
+    produce(range(3000, 6000))
+    eventually(lambda: victim not in zk.live_brokers(), "it is unregistered, long before its session ends", AT_ONCE_S)
+    assert producer.flush(30) == 0
+    assert len(acked) == 6000
+    with closing(Consumer({**client, "group.id": "all", "enable.auto.commit": False})) as consumer:
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in range(3)])
+        read: list[bytes] = []
+        while len(read) < 6000 and (some := consumer.consume(1000, 30)):
+            read += [message.value() for message in some if message.error() is None]
+    assert sorted(read) == sorted(acked)
+    _start_again(cluster, zk, topic, victim)
+
+
+def hands_leaderships_over(cluster: LocalCluster, zk: ZooKeeperView, client: Mapping[str, Any]) -> None:
+    """STA-2: a broker that stops asks the controller for a ControlledShutdown. It is back in the end."""
+    topic = create(client, "stopped")
+    leader = zk.state(topic, 0).leader
+    cluster.stop_broker(leader)
+    kinds = [row["kind"] for b in cluster.broker_ids for row in events_of(cluster.broker_directory(b) / "events.jsonl")]
+    assert "controlled_shutdown" in kinds
+    assert zk.state(topic, 0).leader not in (leader, -1)
+    _start_again(cluster, zk, topic, leader)
+
+
+def _start_again(cluster: LocalCluster, zk: ZooKeeperView, topic: str, broker: int) -> None:
+    cluster.start_broker(broker)
+    eventually(lambda: all(len(s.isr) == 3 for s in zk.states(topic).values()), "the ISRs are full again", 30)
+
+
+def one_more_listener(name: str, port: int) -> OwnProperties:
+    """`own_properties` of a cluster whose broker has another listener on 127.0.0.1."""
+
+    def listeners(broker: int, directory: Path) -> dict[str, str]:
+        given = (directory / "server.properties").read_text()
+        (line,) = [line for line in given.splitlines() if line.startswith("listeners=")]
+        return {"listeners": f"{line.partition('=')[2]},{name}://127.0.0.1:{port}"}
+
+    return listeners
