@@ -216,7 +216,14 @@ class FetchSession:
         self.awake[partition] = None
 
     def change(self, partition: FetchedPartition, new: FetchedPartition) -> None:
-        """The client changes its fields for a partition of the session."""
+        """The client changes its fields for a partition of the session.
+
+        If it has not moved forward in the same leader epoch, the last answer may have been void for it: a follower drops the answer to
+        a fetch of an earlier leader epoch. So the next answer has the partition, with its high watermark, even without records.
+        """
+        before, after = partition.wanted, new.wanted
+        if after.fetch_offset <= before.fetch_offset or after.current_leader_epoch != before.current_leader_epoch:
+            partition.high_watermark = -1
         self._wake_now(partition)
         partition.wanted, partition.tp, partition.topic_id = new.wanted, new.tp, new.topic_id
 

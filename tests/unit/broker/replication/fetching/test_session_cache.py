@@ -68,11 +68,12 @@ class World:
         replica_id: int = -1,
         replica_epoch: int = -1,
         offset: int = 0,
+        leader_epoch: int = -1,
         uses_topic_ids: bool = False,
         connection: Owner | None = None,
     ) -> FetchContext:
         topics = [
-            (key, [FetchRequestPartition(p, -1, offset, -1, -1, 1000) for p in partitions])
+            (key, [FetchRequestPartition(p, leader_epoch, offset, -1, -1, 1000) for p in partitions])
             for key, partitions in (wanted or {}).items()
         ]
         gone = list((forgotten or {}).items())
@@ -133,6 +134,23 @@ def test_partitions_are_added_changed_and_forgotten(world: World) -> None:
     assert asked(context) == [("a", 1), ("b", 0)]
     assert [wanted.fetch_offset for _, wanted in context.entries] == [7, 7]
     assert asked(world.open(100, 2)) == [("a", 1), ("b", 0)]
+
+
+@pytest.mark.parametrize(
+    ("offset", "leader_epoch", "is_told_again"),
+    [(8, 2, False), (8, 3, True), (7, 3, True), (7, 2, True), (6, 2, True)],
+    ids=["forward", "forward in a new epoch", "a new epoch", "at the same offset", "back"],
+)
+def test_a_high_watermark_of_a_void_answer_is_told_again(
+    world: World, offset: int, leader_epoch: int, is_told_again: bool
+) -> None:
+    """Simulation, seed 29200024: a follower's high watermark stayed behind, and so did a consumer that read from it (KIP-392)."""
+    answer(world.open(0, 0, {"a": [0]}, offset=7, leader_epoch=2))
+    moved = FetchPartitionData(0, 0, 5, 5, 0)
+    assert answer(world.open(100, 1), a0=moved) == [("a", [0])]
+    changed = world.open(100, 2, {"a": [0]}, offset=offset, leader_epoch=leader_epoch)
+    assert answer(changed, a0=moved) == [("a", [0])] * is_told_again
+    assert answer(world.open(100, 3), a0=moved) == []
 
 
 def test_a_partition_that_got_records_is_read_last_next_time(world: World) -> None:
