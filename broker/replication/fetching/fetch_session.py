@@ -112,6 +112,7 @@ class FetchSession:
         "id",
         "is_follower",
         "last_used",
+        "must_look_at_all",
         "next_epoch",
         "owner",
         "partitions",
@@ -131,6 +132,8 @@ class FetchSession:
         self.unknown = 0
         """How many partitions of the session did not exist when they were added."""
         self.last_used = 0.0
+        self.must_look_at_all = False
+        """All partitions are due for a look with the next request."""
         self.next_epoch = 1
         self.partitions: dict[PartitionKey, FetchedPartition] = {}
         self.awake: dict[FetchedPartition, None] = {}
@@ -163,7 +166,8 @@ class FetchSession:
 
         The caller has woken the touched partitions. `looks_at_all`: all partitions are due.
         """
-        if looks_at_all or replica_epoch != self._replica_epoch:
+        if looks_at_all or self.must_look_at_all or replica_epoch != self._replica_epoch:
+            self.must_look_at_all = False
             self._replica_epoch = replica_epoch
             self.wake_all()
         elif now - self._looked_at >= LOOK_EVERY_S:

@@ -113,8 +113,6 @@ class Fetches:
         self._touched: dict[TopicPartition, None] = {}
         self._moved: dict[TopicPartition, None] = {}
         self._appended: dict[TopicPartition, None] = {}
-        self._unlooked: set[int] = set()
-        """Sessions that have not fetched since rights have changed."""
         self.is_turn_due = False
         """True while touched partitions wait for a later turn of the loop."""
 
@@ -148,7 +146,7 @@ class Fetches:
                 request,
                 uses_topic_ids=uses_topic_ids,
                 connection=params.room,
-                looks_at_all=in_session and (self._is_suspect() or (bool(self._unlooked) and self._must_look(request))),
+                looks_at_all=in_session and self._is_suspect(),
             )
         except KafkaError as error:
             respond(error.code, NO_SESSION_ID, [])
@@ -351,12 +349,7 @@ class Fetches:
 
     def rights_changed(self) -> None:
         """Each session looks at all of its partitions with its next fetch: perhaps it may no longer read some of them."""
-        self._unlooked = self._sessions.ids()
-
-    def _must_look(self, request: FetchRequest) -> bool:
-        must = request.session_id in self._unlooked
-        self._unlooked.discard(request.session_id)
-        return must
+        self._sessions.look_at_all()
 
     def answer_follower(self, replica: int) -> None:
         """Answers the follower's parked fetches now, for example because the follower has partitions to add to its next fetch."""

@@ -107,9 +107,10 @@ class FetchSessionCache:
         """How many partitions are in the sessions of consumers."""
         return self._partition_count
 
-    def ids(self) -> set[int]:
-        """The ids of all sessions."""
-        return set(self._sessions)
+    def look_at_all(self) -> None:
+        """The next request of each session looks at all of its partitions."""
+        for session in self._sessions.values():
+            session.must_look_at_all = True
 
     def open(
         self,

@@ -119,6 +119,17 @@ def test_an_incremental_answer_has_only_changed_partitions(world: World) -> None
     assert answer(world.open(100, 5), a1=moved, b0=FetchPartitionData(0, 0, 0, 0, 3, [b"x"])) == [("b", [0])]
 
 
+def test_after_a_change_of_rights_the_next_good_request_reads_what_rested(world: World) -> None:
+    """A request with a wrong epoch reads nothing, so the look is still due."""
+    idle = PartitionRead(FetchPartitionData(0, 0, 0, 0, 0), is_idle=True)
+    world.open(0, 0, {"a": [0]}).answer([idle], may_rest=True)
+    assert asked(world.open(100, 1)) == []
+    world.cache.look_at_all()
+    with refused(ErrorCode.INVALID_FETCH_SESSION_EPOCH):
+        world.open(100, 1)
+    assert asked(world.open(100, 2)) == [("a", 0)]
+
+
 def test_an_error_is_in_each_answer_and_its_end_in_one(world: World) -> None:
     answer(world.open(0, 0, {"a": [0]}))
     failed = FetchPartitionData(0, ErrorCode.NOT_LEADER_OR_FOLLOWER)
