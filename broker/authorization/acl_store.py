@@ -1,21 +1,22 @@
 """ACLs in ZooKeeper: read at the start, followed while the broker runs, changed by compare and set (AclAuthorizer, ZkAclStore).
 
 A change is written to the pattern's node and then announced by a child of `/kafka-acl-changes` or `/kafka-acl-extended-changes`. Every
-broker watches those children and reads the named patterns again. A broker whose session expired has lost its watches, and reads
-everything again. A node that cannot be read is logged, and the pattern's earlier ACLs stay. If this broker has none of it, only super users
-may use the pattern's resources: what the node denies must not become allowed.
+broker follows those announcements (`broker/process/announcements.py`), and reads the named patterns again. A node that cannot be read is
+logged, and the pattern's earlier ACLs stay. If this broker has none of it, only super users may use the pattern's resources: what the
+node denies must not become allowed.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from broker.authorization.acl_index import AclIndex
 from broker.authorization.authorizer import Authorizer
+from broker.process.announcements import Announcements
 from broker.process.clock import Clock
 from broker.process.event_log import EventLog
 from protocol.acls import (
@@ -25,7 +26,6 @@ from protocol.acls import (
     Acl,
     Operation,
     Pattern,
-    PatternType,
     Permission,
     ResourceType,
     name_of,
@@ -35,12 +35,8 @@ from protocol.topic_names import shown
 from protocol.zk import acl_znodes
 from protocol.zk.session import (
     BadVersion,
-    ConnectionLoss,
     NodeExists,
     NoNode,
-    SessionExpired,
-    SessionState,
-    WatchEvent,
     ZkError,
     ZooKeeperSession,
     each_readable,
@@ -48,14 +44,12 @@ from protocol.zk.session import (
 
 log = logging.getLogger(__name__)
 
-CHANGE_KEPT_MS: Final = 15 * 60 * 1000
-PURGED_AT_ONCE: Final = 100
 PATTERNS_IN_A_TURN: Final = 100
 """Nodes that are decoded in one turn of the loop."""
 ATTEMPTS_MAX: Final = 10
 """Attempts to change a node that others change, too (AclAuthorizer.maxUpdateRetries)."""
 RETRY_S: Final = 0.1
-"""Pause after an attempt, and after ZooKeeper did not answer."""
+"""Pause after an attempt."""
 NO_ACLS: Final[frozenset[Acl]] = frozenset()
 UNREADABLE: Final = frozenset((Acl(ANYBODY, WILDCARD, Operation.ALL, Permission.DENY),))
 """Stand for the ACLs of a node that cannot be read."""
@@ -73,79 +67,24 @@ class AclStore:
     def __init__(self, authorizer: Authorizer, zk: ZooKeeperSession, clock: Clock, events: EventLog) -> None:
         self._authorizer = authorizer
         self._zk = zk
-        self._clock = clock
         self._events = events
-        self._seen: dict[PatternType, frozenset[str]] = dict.fromkeys(acl_znodes.CHANGES, frozenset())
-        self._is_behind = True
-        self._is_started = False
-        self._wake = asyncio.Event()
-        self._busy = asyncio.Lock()
+        decoders = {parent: partial(acl_znodes.decode_change, kind) for kind, parent in acl_znodes.CHANGES.items()}
+        self._announcements = Announcements(zk, clock, self, decoders, "ACLs")
 
-    # -- life -----------------------------------------------------------------------------------------------------
+    # -- following the changes --------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Creates the parents, reads all ACLs and watches for changes. Raises ZkError; may then be called again."""
         for path in acl_znodes.PERSISTENT_PATHS:
             await self._zk.ensure_path(path)
-        if not self._is_started:
-            self._is_started = True
-            self._zk.add_listener(self._session_changed)
-        await self._catch_up()
+        await self._announcements.start()
 
     async def run(self) -> None:
         """Follows the changes until cancelled."""
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            try:
-                await self._catch_up()
-            except ZkError as error:
-                log.debug("changes of ACLs are waiting for ZooKeeper: %s", error)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(RETRY_S):
-                        await self._wake.wait()
-                self._wake.set()
-            except Exception:
-                # The boundary of the task: the next change is processed, even if data in ZooKeeper makes this one fail.
-                log.exception("a change of ACLs could not be applied")
-                await asyncio.sleep(RETRY_S)
+        await self._announcements.run()
 
-    def _session_changed(self, state: SessionState) -> None:
-        if state is SessionState.EXPIRED:
-            self._is_behind = True
-        elif state is SessionState.CONNECTED:
-            self._wake.set()
-
-    def _woken(self, _: WatchEvent) -> None:
-        self._wake.set()
-
-    # -- following the changes --------------------------------------------------------------------------------------
-
-    async def _catch_up(self) -> None:
-        async with self._busy:
-            names = {
-                kind: frozenset(await self._zk.children(parent, self._woken))
-                for kind, parent in acl_znodes.CHANGES.items()
-            }
-            if self._is_behind:
-                # The watches are set already: they fire for changes during this read.
-                self._is_behind = False
-                try:
-                    await self._read_all()
-                except BaseException:
-                    self._is_behind = True
-                    raise
-            else:
-                changed: dict[Pattern, None] = {}
-                for kind, found in names.items():
-                    changed.update(dict.fromkeys(await self._announced(kind, sorted(found - self._seen[kind]))))
-                if changed:
-                    await self._read_again(list(changed))
-            self._seen = names
-        for kind, found in names.items():
-            await self._purge(acl_znodes.CHANGES[kind], sorted(found))
-
-    async def _read_all(self) -> None:
+    async def read_all(self) -> None:
+        """As a `Follower`."""
         patterns: list[Pattern] = []
         for pattern_type, parent in acl_znodes.PARENTS.items():
             for name in await self._zk.children(parent):
@@ -161,22 +100,8 @@ class AclStore:
         self._events.write("acls_read", count=len(index))
         log.info("read %d ACLs of %d patterns", len(index), len(index.patterns()))
 
-    async def _announced(self, pattern_type: PatternType, names: Sequence[str]) -> list[Pattern]:
-        parent = acl_znodes.CHANGES[pattern_type]
-        nodes = await each_readable([f"{parent}/{name}" for name in names], self._zk.get_many)
-        patterns = []
-        for name, node in zip(names, nodes, strict=True):
-            if node is None:
-                continue
-            try:
-                if isinstance(node, ZkError):
-                    raise ValueError(node)
-                patterns.append(acl_znodes.decode_change(pattern_type, node[0]))
-            except ValueError as error:
-                log.warning("%s/%s cannot be read: %s", parent, shown(name), error)
-        return patterns
-
-    async def _read_again(self, patterns: Sequence[Pattern]) -> None:
+    async def read_changed(self, patterns: Sequence[Pattern]) -> None:
+        """As a `Follower`."""
         index = self._authorizer.index
         await self._read_into(index, patterns)
         self._authorizer.use(index)
@@ -197,21 +122,6 @@ class AclStore:
                     then = "everything is denied" if earlier is UNREADABLE else "the earlier ones stay"
                     log.warning("the ACLs of %s cannot be read, %s: %s", shown(str(pattern)), then, error)
 
-    async def _purge(self, parent: str, names: Iterable[str]) -> None:
-        """Removes old announcements. A broker that missed one of them has a new session, and reads everything."""
-        oldest = list(names)[:PURGED_AT_ONCE]
-        found = await each_readable([f"{parent}/{name}" for name in oldest], self._zk.get_many)
-        for name, node in zip(oldest, found, strict=True):
-            if node is None or isinstance(node, ZkError):
-                continue
-            if self._clock.wall_ms() - node[1].ctime_ms > CHANGE_KEPT_MS:
-                try:
-                    await self._zk.delete(f"{parent}/{name}")
-                except (ConnectionLoss, SessionExpired):
-                    raise
-                except ZkError as error:  # another broker was faster, or no broker created it
-                    log.debug("an old announcement stays: %s", error)
-
     # -- changing ---------------------------------------------------------------------------------------------------
 
     async def change(self, pattern: Pattern, change: Change, timeout_s: float) -> tuple[frozenset[Acl], frozenset[Acl]]:
@@ -220,7 +130,7 @@ class AclStore:
         `change` is called again if others have changed the ACLs meanwhile. Raises ZkError, CannotChangeAcls.
         """
         attempt = _Attempt()
-        async with self._busy:
+        async with self._announcements.busy:
             return await self._zk.repeated(lambda: self._change(pattern, change, attempt), timeout_s)
 
     async def _change(

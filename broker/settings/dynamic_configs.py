@@ -1,30 +1,25 @@
 """Settings that change while the broker runs: of topics, of this broker, of all brokers, and of users (`/config`).
 
-A change is written to `/config/...` and then announced by a child of `/config/changes`. Every broker watches those children, as in
-Kafka, and reads the named settings again. A broker whose session expired has lost its watches, and reads everything again.
-Invalid settings are logged, and the earlier values stay.
+A change is written to `/config/...` and then announced by a child of `/config/changes`. Every broker follows those announcements
+(`broker/process/announcements.py`), and reads the named settings again. Invalid settings are logged, and the earlier values stay.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
+from broker.process.announcements import Announcements
 from broker.process.clock import Clock
 from broker.process.event_log import EventLog
 from broker.settings.config import BrokerConfig
 from broker.settings.config_layers import ConfigLayers, believable
-from protocol.topic_names import is_valid_topic_name, number_of, shown
+from protocol.topic_names import is_valid_topic_name, shown
 from protocol.zk.session import (
     ConnectionLoss,
-    NoNode,
     SessionExpired,
-    SessionState,
-    WatchEvent,
     ZkError,
     ZooKeeperSession,
     each_readable,
@@ -37,13 +32,7 @@ TOPICS = "topics"
 BROKERS = "brokers"
 USERS = "users"
 CLUSTER_DEFAULT = "<default>"
-CHANGE_KEPT_MS = 15 * 60 * 1000
-CHANGES_MAX = 10_000
-"""Maximum number of announcements, because every broker lists all of them at each change. The oldest are removed early. A broker
-that missed so many has a new session, and reads everything."""
-PURGED_AT_ONCE = 100
 USERS_READ_AT_ONCE = 500
-RETRY_S = 0.5
 NOTHING_GIVEN: Mapping[str, str] = MappingProxyType({})
 
 TopicOverrides = Mapping[str, str]
@@ -80,103 +69,28 @@ class DynamicConfigs:
         """None: nobody needs the settings of users."""
         self.topics_here: Callable[[], Collection[str]] = lambda: ()
         self._zk = zk
-        self._clock = clock
         self._events = events
         self._own_name = str(static.broker_id)
-        self._seen: frozenset[str] = frozenset()
-        self._unremovable: set[str] = set()
-        self._is_behind = True
-        self._is_started = False
-        self._wake = asyncio.Event()
+        decoders = {ConfigChangeZNode.PARENT: ConfigChangeZNode.decode}
+        self._announcements = Announcements(zk, clock, self, decoders, "settings")
         self._changed_during_load: list[set[str]] = []
-
-    # -- life -----------------------------------------------------------------------------------------------------
-
-    async def start(self) -> None:
-        """Reads all settings, and watches for changes. Raises ZkError; may then be called again."""
-        if not self._is_started:
-            self._is_started = True
-            self._zk.add_listener(self._session_changed)
-        await self._catch_up()
-
-    async def run(self) -> None:
-        """Follows the changes until cancelled."""
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            try:
-                await self._catch_up()
-            except ZkError as error:
-                log.debug("changes of settings are waiting for ZooKeeper: %s", error)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(RETRY_S):
-                        await self._wake.wait()
-                self._wake.set()
-            except Exception:
-                # The boundary of the task: the next change is processed, even if data in ZooKeeper makes this one fail.
-                log.exception("a change of settings could not be applied")
-                await asyncio.sleep(RETRY_S)
-
-    def _session_changed(self, state: SessionState) -> None:
-        if state is SessionState.EXPIRED:
-            self._is_behind = True
-        elif state is SessionState.CONNECTED:
-            self._wake.set()
-
-    def _woken(self, _: WatchEvent) -> None:
-        self._wake.set()
 
     # -- following the changes ------------------------------------------------------------------------------------
 
-    async def _catch_up(self) -> None:
-        names = sorted(await self._zk.children(ConfigChangeZNode.PARENT, self._woken), key=_order)
-        if self._is_behind:
-            # The watch is already set: it fires for changes during this read.
-            self._is_behind = False
-            try:
-                await self._read_all()
-            except BaseException:
-                self._is_behind = True
-                raise
-        else:
-            await self._take([name for name in names if name not in self._seen])
-        self._seen = frozenset(names)
-        await self._purge(names)
+    async def start(self) -> None:
+        """Reads all settings, and watches for changes. Raises ZkError; may then be called again."""
+        await self._announcements.start()
 
-    async def _take(self, names: Sequence[str]) -> None:
-        nodes = await each_readable([f"{ConfigChangeZNode.PARENT}/{name}" for name in names], self._zk.get_many)
-        entities: dict[str, None] = {}
-        for name, node in zip(names, nodes, strict=True):
-            if node is None:
-                continue
-            try:
-                if isinstance(node, ZkError):
-                    raise ValueError(node)
-                entities[ConfigChangeZNode.decode(node[0])] = None
-            except ValueError as error:
-                log.warning("%s/%s cannot be read: %s", ConfigChangeZNode.PARENT, shown(name), error)
+    async def run(self) -> None:
+        """Follows the changes until cancelled."""
+        await self._announcements.run()
+
+    async def read_changed(self, entities: Sequence[str]) -> None:
+        """As a `Follower`."""
         await self.read_again(*entities)
 
-    async def _purge(self, names: Sequence[str]) -> None:
-        """Removes old announcements. A broker that missed one of them has a new session, and reads everything."""
-        self._unremovable.intersection_update(names)
-        too_many = len(names) - CHANGES_MAX
-        removable = [name for name in names if name not in self._unremovable][:PURGED_AT_ONCE]
-        found = await each_readable([f"{ConfigChangeZNode.PARENT}/{name}" for name in removable], self._zk.get_many)
-        for at, (name, node) in enumerate(zip(removable, found, strict=True)):
-            if isinstance(node, ZkError):
-                self._unremovable.add(name)
-            elif node is not None and (at < too_many or self._clock.wall_ms() - node[1].ctime_ms > CHANGE_KEPT_MS):
-                try:
-                    await self._zk.delete(f"{ConfigChangeZNode.PARENT}/{name}")
-                except (ConnectionLoss, SessionExpired):
-                    raise
-                except NoNode:
-                    pass
-                except ZkError:  # the znode has children or is protected, so no broker created it
-                    self._unremovable.add(name)
-
-    async def _read_all(self) -> None:
+    async def read_all(self) -> None:
+        """As a `Follower`."""
         await self._read_broker_layers()
         await self._refresh_topics(sorted(self.topics_here()))
         if self.users is not None:
@@ -306,9 +220,3 @@ def _decoded(entity: str, data: bytes | None) -> dict[str, str] | None:
     except ValueError as error:
         log.warning("the settings of %s cannot be read, the earlier ones stay: %s", entity, error)
         return None
-
-
-def _order(name: str) -> tuple[int, str]:
-    """Sorts announcements by ZooKeeper's sequence numbers. Names without a number come first."""
-    number = number_of(name.rpartition("_")[2].lstrip("0") or "0")
-    return (-1 if number is None else number), name

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from broker.authorization import acl_store
-from broker.authorization.acl_store import CHANGE_KEPT_MS, AclStore, CannotChangeAcls
+from broker.authorization.acl_store import AclStore, CannotChangeAcls
 from broker.authorization.authorizer import Authorizer
+from broker.process import announcements
 from broker.process.event_log import EventLog
 from protocol.acls import Acl, Operation, Pattern, PatternType, Permission, ResourceType
 from protocol.types import ANONYMOUS
@@ -56,7 +57,8 @@ class World:
 
 
 def run(scenario: Callable[[World], Coroutine[Any, Any, None]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acl_store, "RETRY_S", 0.0)
+    for module in (acl_store, announcements):
+        monkeypatch.setattr(module, "RETRY_S", 0.0)
 
     async def all_of_it() -> None:
         world = World()
@@ -192,17 +194,5 @@ def test_what_could_never_be_read_denies_everything(
         world.server.ensure("/kafka-acl-changes/acl_changes_9999999998", b"TOPIC:orders")
         await third.store.start()
         assert third.may(Operation.READ)
-
-    run(scenario, monkeypatch)
-
-
-def test_old_announcements_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(world: World) -> None:
-        one, _ = world.brokers
-        await one.add(ORDERS, READ)
-        world.time.now = (CHANGE_KEPT_MS + 1000) / 1000
-        await one.add(TEAM, READ)
-        await turns()
-        assert world.changes() == 0
 
     run(scenario, monkeypatch)

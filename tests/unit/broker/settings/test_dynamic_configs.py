@@ -11,12 +11,12 @@ import pytest
 from broker.admin.config_admin import ConfigAdmin, Resource, ResourceType
 from broker.admin.config_changes import Change, Operation
 from broker.cluster.metadata_cache import MetadataCache
+from broker.process import announcements
 from broker.process.event_log import EventLog
-from broker.settings import dynamic_configs
 from broker.settings.config import BrokerConfig
-from broker.settings.dynamic_configs import CHANGE_KEPT_MS, DynamicConfigs
+from broker.settings.dynamic_configs import DynamicConfigs
 from protocol.errors import ErrorCode, KafkaError
-from protocol.zk.session import Op, SessionState
+from protocol.zk.session import Op
 from protocol.zk.znodes import PERSISTENT_PATHS, ConfigChangeZNode, ConfigZNode
 from tests.support.fake_time import FakeTime
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
@@ -136,7 +136,7 @@ async def test_after_an_expired_session_everything_is_read_again(world: World) -
 async def test_a_read_of_everything_that_fails_is_repeated_with_the_next_change(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dynamic_configs, "RETRY_S", 0)
+    monkeypatch.setattr(announcements, "RETRY_S", 0)
     world.session.expire()
     world.server.ensure(ORDERS, ConfigZNode.encode({"flush.ms": "5"}))  # its announcement was purged long ago
     failed: list[object] = []
@@ -152,17 +152,6 @@ async def test_a_read_of_everything_that_fails_is_repeated_with_the_next_change(
     world.topics.clear()
     world.configs.on_topic_configs = world.topics.append
     world.tell("topics/others")
-    await turns()
-    assert world.topics == [{"orders": {"flush.ms": "5"}}]
-
-
-async def test_a_broken_connection_delays_a_change_and_loses_none(world: World) -> None:
-    world.topics.clear()
-    world.write(ORDERS, {"flush.ms": "5"}, "topics/orders")
-    world.session.change_state(SessionState.SUSPENDED)
-    await turns()
-    assert world.topics == []
-    world.session.change_state(SessionState.CONNECTED)
     await turns()
     assert world.topics == [{"orders": {"flush.ms": "5"}}]
 
@@ -206,60 +195,10 @@ async def test_rubbish_in_a_change_node_does_not_hold_up_the_next(world: World, 
     assert world.topics[-1] == {"orders": {"flush.ms": "5"}}
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["config_change_9999999999", "config_change_" + "9" * 5000, "x", "config_change_²", "9" * 30],
-    ids=lambda n: n[:20],
-)
-async def test_a_change_node_with_an_odd_name_does_not_hide_later_changes(world: World, name: str) -> None:
-    """A change node with the largest sequence number, or with a number that Python cannot read."""
-    world.server.ensure(f"{ConfigChangeZNode.PARENT}/{name}", ConfigChangeZNode.encode("topics/other"))
-    await turns()
-    await world.arrives(ORDERS, {"retention.ms": "1"}, "topics/orders")
-    assert world.topics[-1] == {"orders": {"retention.ms": "1"}}
-
-
-async def test_a_change_node_that_cannot_be_removed_does_not_prevent_the_removal_of_others(world: World) -> None:
-    world.server.ensure(f"{ConfigChangeZNode.PARENT}/a/child")
-    world.tell("topics/other")
-    world.time.advance(CHANGE_KEPT_MS / 1000 + 1)
-    world.tell("topics/orders")
-    await turns()
-    assert world.changes() == ["a"]
-
-
 async def test_an_invalid_value_does_not_replace_the_earlier_one(world: World) -> None:
     await world.arrives("/config/brokers/1", {"max.connections": "9", "log.retention.ms": "5"}, "brokers/1")
     await world.arrives("/config/brokers/1", {"max.connections": "many", "log.dirs": "/x"}, "brokers/1")
     assert world.configs.layers.own == {"max.connections": "9"}
-
-
-async def test_old_change_nodes_are_removed_and_young_ones_stay(world: World) -> None:
-    """The server in memory makes all nodes at time 0; Kafka keeps them for 15 minutes."""
-    for _ in range(3):
-        world.tell("topics/orders")
-    await turns()
-    assert len(world.changes()) == 3
-    world.time.now = CHANGE_KEPT_MS / 1000
-    world.tell("topics/orders")
-    await turns()
-    assert len(world.changes()) == 4
-    world.time.now += 1
-    world.tell("topics/orders")
-    await turns()
-    assert world.changes() == []
-
-
-async def test_the_oldest_of_too_many_change_nodes_are_removed_early(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A client can create hundreds in a second, and after each, every broker lists all of them."""
-    monkeypatch.setattr(dynamic_configs, "CHANGES_MAX", 5)
-    for _ in range(20):
-        world.tell("topics/orders")
-        await turns()
-    assert len(world.changes()) == 5
-    assert world.changes() == sorted(world.changes())[-5:]
 
 
 async def test_settings_that_change_while_they_are_loaded_are_loaded_again(world: World) -> None:
