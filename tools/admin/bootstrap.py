@@ -107,12 +107,12 @@ def no_answer(bootstrap_servers: str, tried_s: float = 0) -> str:
 
 
 def run_directory_endpoints(run_directory: Path) -> list[str]:
-    """The client endpoints `host:port` of the brokers of a run directory (RUN-1), in the order of broker ids.
+    """`host:port` of each broker of a run directory (RUN-1) that has a listener for clients, in the order of broker ids: of the first one.
 
     Raises NoBootstrapServer.
     """
     files = sorted(run_directory.glob("broker-*/server.properties"), key=lambda path: (len(path.parent.name), path))
-    return [endpoint for path in files for endpoint in client_endpoints(read_properties(path))]
+    return [endpoint for path in files for endpoint in client_endpoints(read_properties(path))[:1]]
 
 
 def run_directory_brokers(run_directory: Path) -> frozenset[int]:

@@ -29,6 +29,8 @@ from tools.numbers import DIRECTORY, FILE
 Command = TypeVar("Command", bound=Callable[..., Any])
 Decorator = Callable[[Command], Command]
 
+CLIENT_PROPERTIES = "client.properties"
+"""The file in a run directory that says how its commands connect: what `--command-config` is for other clusters."""
 LOCAL_DEFAULT = f"[default: {DEFAULT_RUN_DIRECTORY}]"
 
 
@@ -69,18 +71,31 @@ def fault_command_option(
     return click.option("--fault-command", metavar="PROGRAM", help=says)
 
 
-def command_config_option(says: str = "properties file with client settings (TLS, SASL)") -> Decorator[Any]:
+def command_config_option(
+    says: str = f"properties file with client settings (TLS, SASL)  [default: {CLIENT_PROPERTIES} of the run directory]",
+) -> Decorator[Any]:
     """`--command-config`."""
     return click.option("--command-config", type=FILE, metavar="FILE", help=says)
 
 
+def client_properties_of(directory: Path | None) -> Path | None:
+    """The properties file of a run directory; None if it has none."""
+    file = None if directory is None else directory / CLIENT_PROPERTIES
+    return file if file is not None and file.is_file() else None
+
+
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The cluster that a command is for, as its options name it, and the properties file that says how to connect."""
+    """The cluster that a command is for, as its options name it. `given_config`: the properties file that says how to connect."""
 
     bootstrap_server: str | None = None
     directory: Path | None = None
-    command_config: Path | None = None
+    given_config: Path | None = None
+
+    @property
+    def command_config(self) -> Path | None:
+        """The properties file that is given, else the one of the run directory; None without any."""
+        return self.given_config or client_properties_of(self.run_directory())
 
     def servers(self) -> str:
         """`host:port[,host:port...]`. Raises NoClusterNamed."""

@@ -22,6 +22,7 @@ from tools.cluster.health_commands import health, remote_status
 from tools.cluster.local_cluster import DEFAULT_DIRECTORY, ClusterError, LocalCluster, NotServing
 from tools.cluster.ports import LOCAL_HOST
 from tools.cluster.run_directory import ClientListener
+from tools.cluster.secured.files import ADMIN, USERS
 from tools.cluster.views import cluster_json, node_table
 from tools.failures import errors_in_one_line
 from tools.interrupts import termination_as_interrupt
@@ -58,11 +59,16 @@ cluster.add_command(health)
 @click.option(
     "--links", is_flag=True, help="connect brokers and ZooKeeper through links that `ottla fault isolate` can cut"
 )
+@click.option(
+    "--secure",
+    is_flag=True,
+    help="with TLS, users who log in (admin, alice, bob) and ACLs; makes certificates and passwords (docs/SECURITY.md)",
+)
 @click.option("--port", type=IntRange(1, 64_000), metavar="PORT", help="the first broker's port; the next ones follow")
 @click.option(
     "--listen",
     metavar="ADDRESS",
-    help="let brokers listen at this address, such as 0.0.0.0; there is no authentication",
+    help="let brokers listen at this address, such as 0.0.0.0; without --secure, there is no authentication",
 )
 @click.option(
     "--advertise",
@@ -77,6 +83,7 @@ def start(
     zookeeper: str | None,
     overrides: Sequence[str],
     links: bool,
+    secure: bool,
     port: int | None,
     listen: str | None,
     advertise: str | None,
@@ -92,18 +99,21 @@ def start(
                 clients = ClientListener(
                     listen or LOCAL_HOST, advertise or (LOCAL_HOST if listen is None else "localhost"), port
                 )
-                local.create(brokers or BROKERS_DEFAULT, zookeeper, settings, links=links, clients=clients)
+                local.create(
+                    brokers or BROKERS_DEFAULT, zookeeper, settings, links=links, clients=clients, secure=secure
+                )
             elif (
                 any(given is not None for given in (brokers, zookeeper, port, listen, advertise))
                 or settings
                 or (links and local.links is None)
+                or (secure and local.secured is None)
             ):
                 raise ClusterError(
                     f"{directory} already has a cluster, which starts unchanged: leave out --brokers, --zookeeper, "
-                    "--override, --links, --port, --listen and --advertise, and edit "
+                    "--override, --links, --secure, --port, --listen and --advertise, and edit "
                     f"{directory}/broker-*/server.properties, or use another --dir"
                 )
-            local.start()
+            local.start(say=lambda line: echo(line, err=True))
         except NotServing:
             raise  # its logs are kept
         except BaseException:
@@ -267,8 +277,25 @@ def started_lines(local: LocalCluster) -> list[str]:
         "",
         f"bootstrap servers: {local.bootstrap_servers}",
         *metrics_lines(view),
+        *secured_lines(local),
         "",
         f"`ottla cluster status{where}` shows it, `ottla cluster stop{where}` stops it.",
+    ]
+
+
+def secured_lines(local: LocalCluster) -> list[str]:
+    """Where the settings of clients are; none for a cluster that is not secured."""
+    if local.secured is None:
+        return []
+    files = Path(os.path.relpath(local.secured.path))
+    return [
+        "",
+        f"Users: {', '.join(USERS)}. How their clients connect, with passwords:",
+        f"  Java, ottla --command-config   {files}/<user>/client.properties",
+        f"  by certificate                 {files}/<user>/mutual-tls.properties",
+        f"  librdkafka, kcat -F            {files}/<user>/librdkafka.properties",
+        f"  Python                         {files}/<user>/python.json",
+        f"Commands here connect as {ADMIN}, by {os.path.relpath(local.secured.client_properties)}.",
     ]
 
 

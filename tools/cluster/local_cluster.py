@@ -13,7 +13,8 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from protocol.numbers import is_plain_number
@@ -36,6 +37,8 @@ from tools.cluster.run_directory import (
     local_profile,
     parse_address,
 )
+from tools.cluster.secured.client_files import ClientAccess
+from tools.cluster.secured.files import USERS, SecuredBroker, SecuredFiles
 from tools.cluster.zookeeper import ZooKeeperError, class_path
 from tools.wire.security import Security
 
@@ -45,12 +48,16 @@ READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 """Above the broker's own limit, `broker.stop.timeout.ms`."""
 READY_POLL_S = 0.01
+SLOW_S = 5.0
+"""A start that takes longer says what brokers complain about."""
 LINKS_TIMEOUT_S = 15.0
 FULL_DISK_BYTES = 1024 * 1024
 """With less space than this, a server may end without a word in its log."""
 SESSION_TIMEOUT, KAFKA_SESSION_TIMEOUT_MS = "zookeeper.session.timeout.ms", 18_000
 ANSWER_TIMEOUT_S = 2.0
 ZOOKEEPER_CONNECT_TIMEOUT_S = 5.0
+EVERY_ADDRESS = ("0.0.0.0", "::", "[::]", "")
+"""What to listen at, and not whom to connect to."""
 NOT_FOR_ALL_BROKERS = ("broker.id", "listeners", "advertised.listeners", "log.dirs")
 FAULTS = {
     signal.SIGKILL: "broker_killed",
@@ -179,6 +186,18 @@ class LocalCluster:
         """How the brokers' listeners for clients are reached."""
         return self._existing()[0].security()
 
+    @property
+    def secured(self) -> SecuredFiles | None:
+        """Certificates and passwords; None for a cluster without `--secure`."""
+        return self._files.secured if self._files.secured.exists() else None
+
+    def access(self, user: str) -> ClientAccess:
+        """How a user of a secured cluster connects. Raises ClusterError."""
+        if self.secured is None:
+            raise ClusterError(f"the cluster in {self.directory} is not secured: it was made without `--secure`")
+        certified = ",".join(broker.mutual_tls_endpoint() for broker in self._existing())
+        return self.secured.access(user, self.bootstrap_servers, certified)
+
     def problems(self) -> dict[int, str]:
         """Broker id -> why it does not serve, for those that do not."""
         running = {broker.id: broker.address() for broker in self._existing() if self._may_answer(broker.id)}
@@ -198,11 +217,13 @@ class LocalCluster:
         *,
         links: bool = False,
         clients: ClientListener = LOCAL_CLIENTS,
+        secure: bool = False,
     ) -> None:
         """Writes the files of a new cluster: `brokers` brokers with ids from 1, on free ports of 127.0.0.1, or where `clients` says.
 
         `zookeeper` is `host:port[/chroot]` of a ZooKeeper to use instead of the embedded one; `overrides` are Kafka settings for
-        every broker; with `links`, brokers reach each other and ZooKeeper through links that can be cut.
+        every broker; with `links`, brokers reach each other and ZooKeeper through links that can be cut; with `secure`, it has TLS, users
+        and ACLs (docs/SECURITY.md).
 
         Raises ClusterError if the directory already has a cluster, or if files cannot be written.
         """
@@ -234,7 +255,7 @@ class LocalCluster:
                 )
         with self._files.locked():
             try:
-                self._make_files(brokers, zookeeper, settings, links, clients)
+                self._make_files(brokers, zookeeper, settings, links, clients, secure)
             except (OSError, NoFreePorts) as error:
                 self.undo_create()
                 raise ClusterError(f"could not create a cluster in {self.directory}: {error}") from None
@@ -243,7 +264,13 @@ class LocalCluster:
                 raise
 
     def _make_files(
-        self, brokers: int, zookeeper: str | None, settings: Mapping[str, str], links: bool, clients: ClientListener
+        self,
+        brokers: int,
+        zookeeper: str | None,
+        settings: Mapping[str, str],
+        links: bool,
+        clients: ClientListener,
+        secure: bool,
     ) -> None:
         zookeeper_port, *ports = free_ports(1 + 3 * brokers)
         if clients.first_port is not None:
@@ -262,11 +289,27 @@ class LocalCluster:
         if links:
             self._note_new(self._files.links.path)
             self._files.links.create(LOCAL_HOST, zookeeper, linked)
+        secured: list[SecuredBroker] = self._secure(clients, ports[::3]) if secure else []
         for index in range(brokers):
             broker = self._files.broker_directory(index + 1)
             self._note_new(broker.path)
             own = (ports[3 * index], ports[3 * index + 1], ports[3 * index + 2])
-            broker.create(zookeeper, own, settings, linked.get(broker.id), clients)
+            broker.create(zookeeper, own, settings, linked.get(broker.id), clients, secured[index] if secure else None)
+
+    def _secure(self, clients: ClientListener, client_ports: Sequence[int]) -> list[SecuredBroker]:
+        """Makes certificates and passwords."""
+        count = len(client_ports)
+        more = free_ports(2 * count)
+        self._note_new(self._files.secured.path)
+        for_login, for_certificates = (
+            ",".join(f"{clients.advertised}:{port}" for port in ports) for ports in (client_ports, more[:count])
+        )
+        hosts = [host for host in (clients.advertised, clients.host) if host not in EVERY_ADDRESS]
+        self._files.secured.create(range(1, count + 1), hosts, for_login, for_certificates)
+        return [
+            SecuredBroker(self._files.secured.settings(index + 1), more[index], more[count + index])
+            for index in range(count)
+        ]
 
     def _note_new(self, path: Path) -> None:
         if not path.exists():
@@ -281,6 +324,8 @@ class LocalCluster:
             shutil.rmtree(path, ignore_errors=True)
         if self._made:
             self._files.faults.path.unlink(missing_ok=True)
+        if self._files.secured.path in self._made:
+            self._files.secured.client_properties.unlink(missing_ok=True)
         self._made.clear()
         with contextlib.suppress(OSError):
             self.directory.rmdir()
@@ -293,10 +338,11 @@ class LocalCluster:
 
     # starting and stopping
 
-    def start(self, timeout: float = READY_TIMEOUT_S) -> None:
+    def start(self, timeout: float = READY_TIMEOUT_S, say: Callable[[str], None] | None = None) -> None:
         """Starts all brokers, and the embedded ZooKeeper if there is one; returns when all are ready to serve.
 
-        Raises ClusterError after it has stopped what it started; `timeout` is in seconds.
+        `say` gets lines about what keeps brokers from being ready for long. Raises ClusterError after it has stopped what it started;
+        `timeout` is in seconds.
         """
         brokers = self._existing()
         with self._files.locked():
@@ -306,11 +352,23 @@ class LocalCluster:
                 self.start_links()
                 self._files.faults.write("cluster_started", brokers=[broker.id for broker in brokers])
                 self._start_brokers(brokers)
-                self.wait_ready(timeout)
+                self.wait_ready(timeout, say=say)
+                self._set_up_users(brokers)
             except BaseException:
                 for process in self.running():
                     process.kill()
                 raise
+
+    def _set_up_users(self, brokers: Sequence[BrokerDirectory]) -> None:
+        """The users and rights of a cluster that is secured and new."""
+        secured = self._files.secured
+        if not secured.exists() or not secured.is_new():
+            return
+        from tools.cluster.secured.rights import set_up
+
+        has_acls = bool(brokers[0].properties().get("authorizer.class.name"))
+        set_up([self.access(user) for user in USERS], [broker.address() for broker in brokers], has_acls=has_acls)
+        secured.new_file.unlink()
 
     def unknown_settings(self) -> list[str]:
         """The brokers' warnings about unknown settings since they were started here, each once."""
@@ -328,12 +386,20 @@ class LocalCluster:
         problem = f"brokers listen at {bound}, but tell clients {told}, which leads a client on another machine to itself, not to a broker"
         return [f"{problem}. {advice} in {self.directory}/broker-*/server.properties"]
 
-    def wait_ready(self, timeout: float = READY_TIMEOUT_S, brokers: Sequence[int] | None = None) -> None:
+    def wait_ready(
+        self,
+        timeout: float = READY_TIMEOUT_S,
+        brokers: Sequence[int] | None = None,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
         """Waits until each of `brokers` (default: all) answers Metadata, lists all of them and knows a controller.
 
-        Raises ClusterError if one of them ends, or after `timeout` seconds.
+        After SLOW_S, and more and more rarely, `say` gets a line for each that does not, and for each broker that complains in its log.
+        Raises ClusterError if one
+        of them ends, or after `timeout` seconds.
         """
-        deadline = time.monotonic() + timeout
+        began, since = time.monotonic(), _as_in_logs(now_ms())
+        deadline, say_after_s = began + timeout, SLOW_S
         waiting = {
             broker.id: broker.address() for broker in self._existing() if brokers is None or broker.id in brokers
         }
@@ -345,7 +411,14 @@ class LocalCluster:
             if waiting and time.monotonic() > deadline:
                 broker_id, reason = next(iter(reasons.items()))
                 log = self._process(broker_id).log_file
-                raise NotServing(f"after {timeout:g} s broker {broker_id} {reason}; its log is {log}")
+                said = "".join(f"; {line}" for line in self._complaints(since))
+                raise NotServing(f"after {timeout:g} s broker {broker_id} {reason}{said}; its log is {log}")
+            if waiting and say is not None and time.monotonic() - began > say_after_s:
+                for broker_id, reason in reasons.items():
+                    say(f"Still waiting: broker {broker_id} {reason}")
+                for line in self._complaints(since):
+                    say(line)
+                say_after_s *= 2
             if waiting:
                 time.sleep(READY_POLL_S)
 
@@ -434,6 +507,11 @@ class LocalCluster:
         if broker_id not in self._processes:
             self._processes[broker_id] = self._broker(broker_id).process()
         return self._processes[broker_id]
+
+    def _complaints(self, since: str) -> list[str]:
+        """The last complaint of each broker in its log."""
+        found = ((broker_id, self._process(broker_id).last_complaint(since)) for broker_id in self.broker_ids)
+        return [f"broker {broker_id} says: {line}" for broker_id, line in found if line]
 
     def _may_answer(self, broker_id: int) -> bool:
         return self.pid(broker_id) is not None and not self.is_paused(broker_id)
@@ -537,6 +615,11 @@ class LocalCluster:
                 raise NotServing(
                     f"{process.name} did not start: {words or 'it printed nothing'}; its log is {process.log_file}"
                 )
+
+
+def _as_in_logs(at_ms: float) -> str:
+    """A time as server.log writes it."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def _broker_environment() -> dict[str, str]:

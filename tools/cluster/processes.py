@@ -35,6 +35,9 @@ PAUSE_TIMEOUT_S = 5.0
 """A process is paused in its next turn on a processor, or after a read from a disk that does not answer."""
 PAUSE_POLL_S = 0.001
 PAUSED = ("T", "t")
+COMPLAINT = re.compile(r"(?P<time>\S+Z) (?:(?:WARNING|ERROR) |.*cannot (?:connect|log in)).*")
+"""A line of a broker's log that says what fails."""
+TAIL_BYTES = 65_536
 SAYS_NOTHING = re.compile(r"\s*|\s+at .*|\s+\.\.\. \d+ more|.* exiting abnormally.*|.* Exiting JVM with code.*")
 """Empty lines, and what ZooKeeper's log has behind the reason why it ends."""
 OVER = ("Z", "X", "?")
@@ -189,6 +192,20 @@ class ServerProcess:
             said = next((line.strip() for line in reversed(lines) if not SAYS_NOTHING.fullmatch(line)), "")
             if said:
                 return said
+        return ""
+
+    def last_complaint(self, since: str) -> str:
+        """The last line of its log that says what fails, since a time as logs write it; "" if there is none."""
+        try:
+            with self.log_file.open("rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES))
+                lines = log.read().decode(errors="replace").splitlines()
+        except OSError:
+            return ""
+        for line in reversed(lines):
+            found = COMPLAINT.fullmatch(line)
+            if found is not None and found["time"] >= since:
+                return line
         return ""
 
     def words_since_start(self) -> list[str]:

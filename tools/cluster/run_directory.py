@@ -5,6 +5,7 @@ DIR/zookeeper/{zoo.cfg,server.log,pid,data/}             with the embedded ZooKe
 DIR/faults.jsonl                                         what was done to these processes
 DIR/unhealed.json                                        while a fault of `ottla fault` is not healed
 DIR/links/{links.json,server.log,pid,control}            with `--links` only
+DIR/security/, DIR/client.properties                     with `--secure` only (`secured/files.py`)
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from tools.cluster.fault_log import FAULT_LOG_NAME, FaultLog
 from tools.cluster.links.wiring import MARKER, BadWiring, BrokerPorts, LinksDirectory
 from tools.cluster.ports import LOCAL_HOST
 from tools.cluster.processes import ClusterError, ServerProcess
+from tools.cluster.secured.files import CLIENTS, CONTROLLER, INTERNAL, MUTUAL_TLS, SecuredBroker, SecuredFiles
 from tools.cluster.zookeeper import EmbeddedZooKeeper
 from tools.private_files import OWNER_ONLY, write_anew
 from tools.wire.security import Security
@@ -114,26 +116,25 @@ class BrokerDirectory:
         settings: Mapping[str, str],
         links: BrokerPorts | None = None,
         clients: ClientListener = LOCAL_CLIENTS,
+        secured: SecuredBroker | None = None,
     ) -> None:
         """Writes `server.properties`; `settings` override the values chosen here. `ports`: clients, control, metrics.
 
         Only the owner may read the file: it may have passwords. With `links`, clients connect directly, and other brokers through the
-        links.
+        links. With `secured`, all listeners have TLS and a login or a certificate.
         """
-        client_port, control_port, metrics_port = ports
-        controller = f"CONTROLLER://{LOCAL_HOST}:{control_port}"
-        advertised = f"PLAINTEXT://{clients.advertised}:{client_port}"
+        _, _, metrics_port = ports
+        _, slash, chroot = zookeeper_connect.partition("/")
         properties = {
             "broker.id": str(self.id),
-            "listeners": f"PLAINTEXT://{clients.host}:{client_port},{controller}",
-            **({} if clients.advertised == clients.host else {"advertised.listeners": f"{advertised},{controller}"}),
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-            "inter.broker.listener.name": "PLAINTEXT",
-            "control.plane.listener.name": "CONTROLLER",
+            **_listeners(ports, links, clients, secured),
+            "control.plane.listener.name": CONTROLLER,
             "log.dirs": str(self.data),
-            "zookeeper.connect": zookeeper_connect,
+            "zookeeper.connect": zookeeper_connect
+            if links is None
+            else f"{LOCAL_HOST}:{links.link_zookeeper}{slash}{chroot}",
             "metrics.listener": f"{LOCAL_HOST}:{metrics_port}",
-            **({} if links is None else _linked(client_port, links, zookeeper_connect, clients)),
+            **({} if secured is None else secured.settings),
             **settings,
         }
         self.path.mkdir(parents=True)
@@ -169,6 +170,14 @@ class BrokerDirectory:
             )
         return endpoints[0]
 
+    def mutual_tls_endpoint(self) -> str:
+        """`host:port` of the listener that wants a client's certificate, in a secured cluster. Raises ClusterError."""
+        properties = self.properties()
+        told = _hosts(properties.get("advertised.listeners") or properties.get("listeners", ""))
+        if MUTUAL_TLS not in told:
+            raise ClusterError(f"{self.config_file} has no listener {MUTUAL_TLS}")
+        return told[MUTUAL_TLS]
+
     def misleading_endpoint(self) -> tuple[str, str] | None:
         """(listen address, what clients are told) of a listener that others reach although clients are told a loopback address."""
         properties = self.properties()
@@ -203,17 +212,37 @@ def _is_loopback(endpoint: str) -> bool:
     return is_loopback(endpoint.rpartition(":")[0].strip("[]"))
 
 
-def _linked(client_port: int, ports: BrokerPorts, zookeeper_connect: str, clients: ClientListener) -> dict[str, str]:
-    """The settings of a broker that reaches other brokers and ZooKeeper through the links."""
-    _, slash, chroot = zookeeper_connect.partition("/")
-    client, advertised = (f"PLAINTEXT://{host}:{client_port}" for host in (clients.host, clients.advertised))
+def _listeners(
+    ports: tuple[int, int, int], links: BrokerPorts | None, clients: ClientListener, secured: SecuredBroker | None
+) -> dict[str, str]:
+    """The settings of a broker's listeners. Other brokers reach it past the links if there are none."""
+    client_port, control_port, _ = ports
+    for_clients = "PLAINTEXT" if secured is None else CLIENTS
+    bound = {for_clients: f"{clients.host}:{client_port}"}
+    told = {for_clients: f"{clients.advertised}:{client_port}"}
+    if secured is not None:
+        bound[MUTUAL_TLS] = f"{clients.host}:{secured.mutual_tls_port}"
+        told[MUTUAL_TLS] = f"{clients.advertised}:{secured.mutual_tls_port}"
+    if links is not None:
+        bound |= {INTERNAL: f"{LOCAL_HOST}:{links.internal}", CONTROLLER: f"{LOCAL_HOST}:{links.control}"}
+        told |= {INTERNAL: f"{LOCAL_HOST}:{links.link_internal}", CONTROLLER: f"{LOCAL_HOST}:{links.link_control}"}
+    else:
+        inside = {} if secured is None else {INTERNAL: f"{LOCAL_HOST}:{secured.internal_port}"}
+        inside[CONTROLLER] = f"{LOCAL_HOST}:{control_port}"
+        bound |= inside
+        told |= inside
+
+    def protocol(listener: str) -> str:
+        return "PLAINTEXT" if secured is None else "SSL" if listener == MUTUAL_TLS else "SASL_SSL"
+
+    def entries(addresses: Mapping[str, str]) -> str:
+        return ",".join(f"{listener}://{address}" for listener, address in addresses.items())
+
     return {
-        "listeners": f"{client},INTERNAL://{LOCAL_HOST}:{ports.internal},CONTROLLER://{LOCAL_HOST}:{ports.control}",
-        "advertised.listeners": f"{advertised},INTERNAL://{LOCAL_HOST}:{ports.link_internal},"
-        f"CONTROLLER://{LOCAL_HOST}:{ports.link_control}",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "inter.broker.listener.name": "INTERNAL",
-        "zookeeper.connect": f"{LOCAL_HOST}:{ports.link_zookeeper}{slash}{chroot}",
+        "listeners": entries(bound),
+        **({} if told == bound else {"advertised.listeners": entries(told)}),
+        "listener.security.protocol.map": ",".join(f"{listener}:{protocol(listener)}" for listener in bound),
+        "inter.broker.listener.name": INTERNAL if INTERNAL in bound else for_clients,
     }
 
 
@@ -225,6 +254,7 @@ class RunDirectory:
         self.zookeeper = EmbeddedZooKeeper(self.path / "zookeeper")
         self.faults = FaultLog(self.path)
         self.links = LinksDirectory(self.path / "links")
+        self.secured = SecuredFiles(self.path)
 
     def links_process(self) -> ServerProcess:
         return ServerProcess("links", self.links.path, self.links.config_file, MARKER)
@@ -255,13 +285,14 @@ class RunDirectory:
         return len(names)
 
     def remove(self) -> None:
-        """Removes brokers, ZooKeeper with their data, and links, and the directory unless it contains something else."""
+        """Removes all that `ottla cluster start` made and the data, and the directory unless it contains something else."""
         for broker in self.brokers():
             shutil.rmtree(broker.path, ignore_errors=True)
         if self.zookeeper.exists():
             shutil.rmtree(self.zookeeper.directory, ignore_errors=True)
         if self.links.exists():
             shutil.rmtree(self.links.path, ignore_errors=True)
+        self.secured.remove()
         for name in FAULT_FILES:
             (self.path / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):

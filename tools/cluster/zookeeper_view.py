@@ -176,8 +176,10 @@ def _decoded(
         return None
 
 
-def client_address(broker: BrokerInfo, control_plane_listener: str) -> tuple[str, int] | None:
-    """A broker's address for clients without TLS or a password; None if it has none."""
-    usable: list[Any] = [e for e in broker.endpoints if e.security_protocol == "PLAINTEXT"]
+def client_address(
+    broker: BrokerInfo, control_plane_listener: str, protocol: str = "PLAINTEXT"
+) -> tuple[str, int] | None:
+    """A broker's address for clients of this security protocol; None if it has none."""
+    usable: list[Any] = [e for e in broker.endpoints if e.security_protocol == protocol]
     usable.sort(key=lambda endpoint: endpoint.listener == control_plane_listener)
     return (usable[0].host, usable[0].port) if usable else None

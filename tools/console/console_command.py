@@ -19,6 +19,7 @@ from tools.admin.bootstrap import BOOTSTRAP_VARIABLE, addresses_of, find_bootstr
 from tools.admin.naming import (
     Where,
     bootstrap_option,
+    client_properties_of,
     command_config_option,
     compose_option,
     directory_option,
@@ -179,9 +180,10 @@ def find(
     """
     from tools.wire.client_properties import read_security
 
-    security = read_security(command_config, ())
     if project is None and Where(bootstrap_server).run_directory() and RunDirectory(DEFAULT_DIRECTORY).brokers():
         directory = directory or DEFAULT_DIRECTORY
+    config = command_config or client_properties_of(directory)
+    security = read_security(config, ignores_others=command_config is None)
     if directory is not None:
         from tools.console.metrics import Metrics
         from tools.timeline import sources

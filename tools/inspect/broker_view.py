@@ -14,6 +14,7 @@ from protocol.topic_ids import topic_id_text
 from protocol.types import Address, Assignment, TopicPartition
 from tools.admin.config_values import BROKERS, ENTITY_DEFAULT, TOPICS, Entity
 from tools.wire.client import ask
+from tools.wire.security import PLAINTEXT, Security
 
 TIMEOUT_S = 5.0
 METADATA_VERSION = 12
@@ -50,15 +51,17 @@ class BrokerView:
     reassignments: dict[TopicPartition, Assignment] | None = None
 
 
-def live_brokers(address: Address) -> dict[int, Address] | None:
+def live_brokers(address: Address, security: Security = PLAINTEXT) -> dict[int, Address] | None:
     """The brokers listed by the one at `address`; None if it does not answer."""
-    answer = ask(address, TIMEOUT_S, ApiKey.METADATA, METADATA_VERSION, _metadata_request([]))
+    answer = ask(address, TIMEOUT_S, ApiKey.METADATA, METADATA_VERSION, _metadata_request([]), security=security)
     return None if answer is None else _addresses(answer)
 
 
-def read_broker(broker: int, address: Address, topics: Collection[str] | None) -> BrokerView | None:
+def read_broker(
+    broker: int, address: Address, topics: Collection[str] | None, security: Security = PLAINTEXT
+) -> BrokerView | None:
     """The view of all topics, or of these; None if the broker does not answer."""
-    answer = ask(address, TIMEOUT_S, ApiKey.METADATA, METADATA_VERSION, _metadata_request(topics))
+    answer = ask(address, TIMEOUT_S, ApiKey.METADATA, METADATA_VERSION, _metadata_request(topics), security=security)
     if answer is None:
         return None
     view = BrokerView(answer.controller_id if answer.controller_id >= 0 else None, _addresses(answer))
@@ -70,11 +73,11 @@ def read_broker(broker: int, address: Address, topics: Collection[str] | None) -
             view.partitions[TopicPartition(topic.name, partition.partition_index)] = PartitionFacts(
                 partition.leader_id, partition.leader_epoch, tuple(partition.isr_nodes), tuple(partition.replica_nodes)
             )
-    served = _served(address)
+    served = _served(address, security)
     if ApiKey.DESCRIBE_CONFIGS in served:
-        view.configs = _configs(broker, address, list(view.topic_ids))
+        view.configs = _configs(broker, address, list(view.topic_ids), security)
     if ApiKey.LIST_PARTITION_REASSIGNMENTS in served and view.controller == broker:
-        view.reassignments = _reassignments(address)
+        view.reassignments = _reassignments(address, security)
     return view
 
 
@@ -87,14 +90,16 @@ def _addresses(answer: Any) -> dict[int, Address]:
     return {broker.node_id: (broker.host, broker.port) for broker in sorted(answer.brokers, key=lambda b: b.node_id)}
 
 
-def _served(address: Address) -> set[int]:
+def _served(address: Address, security: Security) -> set[int]:
     """The keys of the APIs that the broker supports."""
     client = {"client_software_name": "ottla", "client_software_version": "1"}
-    answer = ask(address, TIMEOUT_S, ApiKey.API_VERSIONS, API_VERSIONS_VERSION, client)
+    answer = ask(address, TIMEOUT_S, ApiKey.API_VERSIONS, API_VERSIONS_VERSION, client, security=security)
     return set() if answer is None else {int(api.api_key) for api in answer.api_keys}
 
 
-def _configs(broker: int, address: Address, topics: Collection[str]) -> dict[Entity, dict[str, str]] | None:
+def _configs(
+    broker: int, address: Address, topics: Collection[str], security: Security
+) -> dict[Entity, dict[str, str]] | None:
     """The configs set on each topic, on the broker and on all brokers, without secret ones."""
     entities = [
         *(Entity(TOPICS, topic) for topic in topics),
@@ -110,7 +115,7 @@ def _configs(broker: int, address: Address, topics: Collection[str]) -> dict[Ent
         for entity in entities
     ]
     body = {"resources": resources, "include_synonyms": False, "include_documentation": False}
-    answer = ask(address, TIMEOUT_S, ApiKey.DESCRIBE_CONFIGS, DESCRIBE_CONFIGS_VERSION, body)
+    answer = ask(address, TIMEOUT_S, ApiKey.DESCRIBE_CONFIGS, DESCRIBE_CONFIGS_VERSION, body, security=security)
     if answer is None:
         return None
     found = {}
@@ -124,9 +129,11 @@ def _configs(broker: int, address: Address, topics: Collection[str]) -> dict[Ent
     return found
 
 
-def _reassignments(address: Address) -> dict[TopicPartition, Assignment] | None:
+def _reassignments(address: Address, security: Security) -> dict[TopicPartition, Assignment] | None:
     body = {"timeout": int(TIMEOUT_S * 1000), "topics": None}
-    answer = ask(address, TIMEOUT_S, ApiKey.LIST_PARTITION_REASSIGNMENTS, LIST_REASSIGNMENTS_VERSION, body)
+    answer = ask(
+        address, TIMEOUT_S, ApiKey.LIST_PARTITION_REASSIGNMENTS, LIST_REASSIGNMENTS_VERSION, body, security=security
+    )
     if answer is None or answer.error_code:
         return None
     return {

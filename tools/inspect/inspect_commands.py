@@ -14,7 +14,13 @@ from protocol.types import Address
 from tools.admin.bootstrap import DEFAULT_CONTROL_PLANE_LISTENER, DEFAULT_RUN_DIRECTORY, addresses_of, no_answer
 from tools.admin.completion import complete_topics
 from tools.admin.connection import format_option, print_json
-from tools.admin.naming import bootstrap_option, directory_option, zookeeper_option
+from tools.admin.naming import (
+    bootstrap_option,
+    client_properties_of,
+    command_config_option,
+    directory_option,
+    zookeeper_option,
+)
 from tools.cluster.run_directory import run_directory_zookeeper
 from tools.cluster.zookeeper_view import ZooKeeperReader, ZooKeeperView, client_address
 from tools.failures import AdminError, errors_in_one_line
@@ -23,6 +29,8 @@ from tools.inspect.comparison import Row, compare, comparison_json, comparison_l
 from tools.inspect.conformance.conformance_command import conformance
 from tools.inspect.log_commands import log_command, verify
 from tools.terminal import echo_lines
+from tools.wire.client_properties import read_security
+from tools.wire.security import PLAINTEXT, Security
 
 ATTEMPTS = 4
 PAUSE_S = 0.5
@@ -43,6 +51,7 @@ inspect.add_command(conformance)
 @zookeeper_option("the cluster's ZooKeeper; default: that of the cluster in --dir")
 @directory_option()
 @bootstrap_option("ask the brokers at these addresses; default: the addresses in ZooKeeper")
+@command_config_option()
 @click.option(
     "--topic",
     "topics",
@@ -57,6 +66,7 @@ def znodes(
     zookeeper: str | None,
     directory: Path | None,
     bootstrap_server: str | None,
+    command_config: Path | None,
     topics: Sequence[str],
     differences_only: bool,
     output: str,
@@ -67,10 +77,12 @@ def znodes(
     if zookeeper is not None and directory is not None:
         raise click.UsageError("--zookeeper and --dir name a cluster each; give one of them")
     with errors_in_one_line():
+        config = command_config or (client_properties_of(directory or DEFAULT_RUN_DIRECTORY) if not zookeeper else None)
+        security = read_security(config, ignores_others=True)
         zookeeper = zookeeper or run_directory_zookeeper(directory or DEFAULT_RUN_DIRECTORY)
         if zookeeper is None:
             raise click.UsageError(f"missing --zookeeper: there is no cluster in {directory or DEFAULT_RUN_DIRECTORY}.")
-        view, rows = asyncio.run(look(zookeeper, bootstrap_server, topics or None))
+        view, rows = asyncio.run(look(zookeeper, bootstrap_server, topics or None, security))
     if output == "json":
         print_json(comparison_json(rows, view, differences_only=differences_only))
     else:
@@ -80,7 +92,7 @@ def znodes(
 
 
 async def look(
-    zookeeper: str, bootstrap_server: str | None, topics: Collection[str] | None
+    zookeeper: str, bootstrap_server: str | None, topics: Collection[str] | None, security: Security = PLAINTEXT
 ) -> tuple[ZooKeeperView, list[Row]]:
     """ZooKeeper's view, and its comparison with the brokers. Reads both up to ATTEMPTS times, until they agree. Raises AdminError."""
     reader = ZooKeeperReader(zookeeper)
@@ -93,9 +105,12 @@ async def look(
             missing = sorted(set(topics or ()) - set(view.topic_ids))
             if missing:
                 raise AdminError(f"ZooKeeper has no topic {', '.join(missing)}")
-            addresses = await asyncio.to_thread(brokers_to_ask, view, bootstrap_server)
+            addresses = await asyncio.to_thread(brokers_to_ask, view, bootstrap_server, security)
             answers = await asyncio.gather(
-                *(asyncio.to_thread(read_broker, broker, address, topics) for broker, address in addresses.items())
+                *(
+                    asyncio.to_thread(read_broker, broker, address, topics, security)
+                    for broker, address in addresses.items()
+                )
             )
             brokers: Mapping[int, BrokerView | None] = dict(zip(addresses, answers, strict=True))
             rows = compare(view, brokers)
@@ -106,20 +121,25 @@ async def look(
         await reader.close()
 
 
-def brokers_to_ask(view: ZooKeeperView, bootstrap_server: str | None) -> dict[int, Address]:
+def brokers_to_ask(view: ZooKeeperView, bootstrap_server: str | None, security: Security) -> dict[int, Address]:
     """Broker id -> address. Raises AdminError if there is none, or if `bootstrap_server` does not answer."""
     if bootstrap_server is None:
-        found = {broker: client_address(info, DEFAULT_CONTROL_PLANE_LISTENER) for broker, info in view.brokers.items()}
+        found = {
+            broker: client_address(info, DEFAULT_CONTROL_PLANE_LISTENER, security.protocol)
+            for broker, info in view.brokers.items()
+        }
         addresses = {broker: address for broker, address in found.items() if address is not None}
         if not addresses:
-            raise AdminError("ZooKeeper names no live broker with a PLAINTEXT listener: start one")
+            raise AdminError(
+                f"ZooKeeper names no live broker with a listener for {security.protocol}: start one, or use --command-config"
+            )
         return addresses
     try:
         given = addresses_of(bootstrap_server)
     except ValueError as problem:
         raise AdminError(f"--bootstrap-server: {problem}") from None
     for address in given:
-        answer = live_brokers(address)
+        answer = live_brokers(address, security)
         if answer is not None:
             return answer
     raise AdminError(no_answer(bootstrap_server))

@@ -38,12 +38,17 @@ WEEK_A_MINUTE = 7.0 * 24 * 60
 )
 @bootstrap_option("Use this cluster instead of starting one; no broker is killed.")
 @command_config_option("Properties file for --bootstrap-server: how to connect by TLS and SASL.")
+@click.option("--secure", is_flag=True, help="Start a cluster with TLS, users who log in, and ACLs.")
 @click.option("--zookeeper", help="Use this ZooKeeper (host:port[/chroot]) instead of starting one.")
 @guarded
 def demo(year: bool, days: int, start_day: datetime, command_config: Path | None, **options: Any) -> int:
     """Start a cluster, replay flights through it, kill a leader, and report what was lost (nothing)."""
     if command_config is not None and options["bootstrap_server"] is None:
-        raise click.UsageError("--command-config needs --bootstrap-server: a cluster of the demo has PLAINTEXT only")
+        raise click.UsageError(
+            "--command-config needs --bootstrap-server: the demo knows how to connect to its own cluster"
+        )
+    if options["secure"] and options["bootstrap_server"] is not None:
+        raise click.UsageError("--secure is for a cluster that the demo starts: without --bootstrap-server")
 
     from tools.replay.demo.demo import DemoOptions, run_demo
     from tools.wire.client_properties import read_security

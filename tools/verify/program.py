@@ -19,6 +19,8 @@ from tools.judge.reports import MARK, BrokenReport, Report, parse
 
 REPORT_VARIABLE = "OTTLA_REPORT"
 BOOTSTRAP_VARIABLE = "BOOTSTRAP_SERVERS"
+SECURITY_VARIABLE = "OTTLA_SECURITY"
+"""The directory `security` of a secured cluster (docs/SECURITY.md)."""
 FILE_POLL_S = 0.01
 LINE_BYTES_MAX = 1_000_000
 LAST_LINES_TIMEOUT_S = 5.0

@@ -64,14 +64,19 @@ class Asked:
     has_load: bool
     client_settings: Mapping[str, str] = field(default_factory=dict)
     """librdkafka's, such as `security.protocol`; also for the load."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """What the program gets besides the addresses."""
     topics: Sequence[str] = ()
     """Of which the faults note the leaders, besides those that are reported."""
     allowed: Collection[str] = ()
     forbidden: Collection[str] = ()
 
 
-def own_cluster(brokers: int, overrides: Mapping[str, str], *, links: bool, started: ExitStack) -> ProcessCluster:
-    """A cluster of this run's own, in a temporary directory; closing `started` removes it. `links`: its links can be cut.
+def own_cluster(
+    brokers: int, overrides: Mapping[str, str], *, links: bool, secure: bool, started: ExitStack
+) -> ProcessCluster:
+    """A cluster of this run's own, in a temporary directory; closing `started` removes it. `links`: its links can be cut. `secure`: it
+    has TLS, users and ACLs.
 
     Raises ClusterError.
     """
@@ -81,7 +86,7 @@ def own_cluster(brokers: int, overrides: Mapping[str, str], *, links: bool, star
     guard = ClusterGuard(directory)
     started.callback(guard.stop)
     started.callback(cluster.destroy)
-    cluster.create(brokers=brokers, overrides=overrides, links=links)
+    cluster.create(brokers=brokers, overrides=overrides, links=links, secure=secure)
     cluster.start(START_TIMEOUT_S)
     cluster.wait_ready(START_TIMEOUT_S)
     return ProcessCluster(cluster)
@@ -232,7 +237,7 @@ class Run:
 
     def _start_program(self) -> None:
         """Raises ClusterError."""
-        self._program = self._start(self._asked.command, self._passes)
+        self._program = self._start(self._asked.command, self._passes, self._asked.environment)
 
     def _start(
         self,

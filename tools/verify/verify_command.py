@@ -19,6 +19,7 @@ from protocol.plain_text import escaped
 from tools.admin.bootstrap import checked
 from tools.admin.naming import (
     bootstrap_option,
+    client_properties_of,
     command_config_option,
     compose_option,
     directory_option,
@@ -80,6 +81,7 @@ def verify() -> None:
 @fault_command_option("Carries faults out in any other cluster: called as PROGRAM ACTION BROKER-ID HOST PORT.")
 @command_config_option("Properties file with client settings (TLS, SASL), for reading back and for ottla's load.")
 @click.option("--brokers", type=IntRange(1, 100), default=3, show_default=True, help="Of a cluster of its own.")
+@click.option("--secure", is_flag=True, help="A cluster of its own has TLS, users who log in, and ACLs.")
 @click.option(
     "--override",
     "overrides",
@@ -153,6 +155,8 @@ def verify() -> None:
 def run(**given: Any) -> None:
     """Start COMMAND with BOOTSTRAP_SERVERS in its environment, cause faults, and judge what it reported.
 
+    With a cluster that is secured, $OTTLA_SECURITY is the directory with the settings of its users, such as alice/python.json.
+
     It reports by lines on its standard output or in the file $OTTLA_REPORT, such as `@ottla acked topic=orders partition=0 offset=17
     id=a1`: see docs/VERIFY.md. Beside it runs a load of ottla's own, which judges the cluster.
 
@@ -175,6 +179,7 @@ class Options:
     fault_command: str | None
     command_config: Path | None
     brokers: int
+    secure: bool
     overrides: Sequence[tuple[str, str]]
     topics: Sequence[tuple[str, int, int | None]]
     faults: Sequence[str]
@@ -217,10 +222,11 @@ def verified(options: Options, started: ExitStack) -> int:
     if options.seed is not None and options.random_faults is None:
         raise click.UsageError("--seed is for --random-faults")
     scripted = scheduled(options.faults, options.scenario)
-    settings = read_librdkafka_config(options.command_config)
     read_security(options.command_config, ignores_others=True)  # its errors name the line
     check_times(scripted, options.seconds)
     cluster = cluster_of(options, scripted, started)
+    directory = None if cluster is None else cluster.record_file.parent
+    settings = read_librdkafka_config(options.command_config or client_properties_of(directory))
     if options.bootstrap_server is not None:
         servers = checked(options.bootstrap_server, "--bootstrap-server")
     else:
@@ -244,6 +250,7 @@ def verified(options: Options, started: ExitStack) -> int:
         grace_s=options.grace_s,
         has_load=not options.no_load,
         client_settings=settings,
+        environment=environment_of(cluster),
         topics=[name for name, _, _ in options.topics],
         allowed=frozenset(options.allowed),
         forbidden=frozenset(options.forbidden),
@@ -263,15 +270,27 @@ def cluster_of(options: Options, faults: Sequence[ScriptedFault], started: ExitS
 
         echo(f"Starting ZooKeeper and {options.brokers} brokers ...")
         links = options.random_faults is not None or any(fault.breakage is not None for fault in faults)
-        return own_cluster(options.brokers, dict(options.overrides), links=links, started=started)
+        return own_cluster(
+            options.brokers, dict(options.overrides), links=links, secure=options.secure, started=started
+        )
     from tools.faults.clusters import find_target
 
     cluster = find_target(options.directory, options.project, options.fault_command, options.bootstrap_server)
-    if options.overrides:
-        raise click.UsageError(
-            "--override is for a cluster of its own: without --dir, --compose and --bootstrap-server"
-        )
+    for option, is_given in (("--override", options.overrides), ("--secure", options.secure)):
+        if is_given:
+            raise click.UsageError(
+                f"{option} is for a cluster of its own: without --dir, --compose and --bootstrap-server"
+            )
     return cluster
+
+
+def environment_of(cluster: Cluster | None) -> dict[str, str]:
+    """What the program finds in its environment, besides BOOTSTRAP_SERVERS: how to connect to a secured cluster of this machine."""
+    from tools.faults.processes import ProcessCluster
+    from tools.verify.program import SECURITY_VARIABLE
+
+    secured = cluster.cluster.secured if isinstance(cluster, ProcessCluster) else None
+    return {} if secured is None else {SECURITY_VARIABLE: str(secured.path)}
 
 
 def scheduled(faults: Sequence[str], scenario: Path | None) -> list[ScriptedFault]:

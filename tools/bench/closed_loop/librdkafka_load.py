@@ -12,7 +12,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from tools.admin.client_settings import read_command_config
+from tools.admin.client_settings import read_librdkafka_config
 from tools.bench.closed_loop.load import Load
 from tools.bench.closed_loop.measurement import (
     FIRST_ANSWER_S,
@@ -223,6 +223,6 @@ def settings(target: Target) -> dict[str, Any]:
     return {
         "client.id": "ottla-bench",
         "log_level": 2,
-        **read_command_config(target.command_config),
+        **read_librdkafka_config(target.command_config),
         "bootstrap.servers": target.bootstrap_server,
     }

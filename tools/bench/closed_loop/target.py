@@ -66,7 +66,7 @@ class Target:
         if command_config is None:
             return cls(bootstrap_server)
         try:
-            return cls(bootstrap_server, command_config, read_security(command_config, []))
+            return cls(bootstrap_server, command_config, read_security(command_config, ignores_others=True))
         except BadClientProperties as problem:
             raise BenchError(str(problem)) from None
 
@@ -100,7 +100,7 @@ def check_replicas(target: Target, topic: str, acks: int) -> None:
     """Raises BenchError if acks=all cannot be answered, because too few replicas are in sync."""
     if acks != -1:
         return
-    for view in connect(Where(target.bootstrap_server, command_config=target.command_config)).describe_topics([topic]):
+    for view in connect(Where(target.bootstrap_server, given_config=target.command_config)).describe_topics([topic]):
         wanted = view.min_insync_replicas if view.configs else 1
         for partition in view.partitions:
             if len(partition.isr) < wanted:
@@ -118,7 +118,7 @@ def own_topics(
 
     Raises AdminError, BenchError.
     """
-    admin = connect(Where(target.bootstrap_server, command_config=target.command_config))
+    admin = connect(Where(target.bootstrap_server, given_config=target.command_config))
     admin.cluster()  # says so at once when no broker answers
     run = uuid.uuid4().hex[:8]
     names = [f"{OWN_PREFIX}{run}" if count == 1 else f"{OWN_PREFIX}{run}-{number:05d}" for number in range(count)]

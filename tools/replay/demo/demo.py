@@ -15,6 +15,7 @@ import click
 import numpy
 import pyarrow.compute
 
+from tools.admin.naming import client_properties_of
 from tools.cluster.guard import ClusterGuard
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.ownership import own_servers
@@ -31,6 +32,7 @@ from tools.replay.run.plan import GROUP_NAMES, OutputDirectory, ReplayError
 from tools.replay.traces.flights import TOPIC, write_flights_trace
 from tools.replay.traces.schema import PRODUCE, Trace
 from tools.terminal import echo_lines
+from tools.wire.client_properties import read_security
 from tools.wire.security import PLAINTEXT, Security
 
 PARTITIONS = 6
@@ -60,7 +62,10 @@ class DemoOptions:
     directory: Path | None
     bootstrap_server: str | None
     zookeeper: str | None
+    secure: bool = False
+    """Whether a cluster that the demo makes is secured."""
     security: Security = PLAINTEXT
+    """How to connect to `bootstrap_server`."""
 
 
 def run_demo(options: DemoOptions) -> int:
@@ -86,6 +91,8 @@ def run_steps(options: DemoOptions, started: ExitStack) -> int:
     if options.bootstrap_server is None:
         cluster = start_cluster(options, started)
     bootstrap_servers = options.bootstrap_server or str(cluster.bootstrap_servers if cluster else "")
+    config = None if cluster is None else client_properties_of(cluster.directory)
+    security = options.security if config is None else read_security(config, ignores_others=True)
     shutil.rmtree(trace, ignore_errors=True)
     fetch_gap_ns = round(LONG_FETCH_GAP_NS * options.speed) if options.days > LONG_DAYS else 0
     write_flights_trace(trace, options.start_day, options.days, fetch_gap_ns, GROUP)
@@ -96,7 +103,7 @@ def run_steps(options: DemoOptions, started: ExitStack) -> int:
         tasks=TASKS,
         create_topics=True,
         replication_factor=min(REPLICATION_FACTOR, options.brokers),
-        security=options.security,
+        security=security,
         broker_pids=None if cluster is None else broker_pids(cluster),
     )
     replay = Replay(asked, facts_of(Trace(trace)), output)
@@ -111,7 +118,9 @@ def run_steps(options: DemoOptions, started: ExitStack) -> int:
     faults = None
     if cluster is not None and options.kill:
         target = ProcessCluster(cluster)
-        partition = busiest_partition(Trace(trace), led_by_coordinator(Roles(target), bootstrap_servers, group))
+        partition = busiest_partition(
+            Trace(trace), led_by_coordinator(Roles(target), KafkaGroups(bootstrap_servers, config), group)
+        )
         scripted = faults_at(partition, seconds, options.days)
         faults = FaultRun(target, scripted, [TOPIC], say_fault, replay.control.clock.now_ns)
         started.callback(faults.finish)
@@ -136,9 +145,9 @@ def faults_at(partition: int, seconds: float, days: int) -> list[ScriptedFault]:
     ]
 
 
-def led_by_coordinator(roles: Roles, bootstrap_servers: str, group: str) -> set[int]:
+def led_by_coordinator(roles: Roles, groups: KafkaGroups, group: str) -> set[int]:
     """The topic's partitions that the group's coordinator leads, so one kill takes a leader and a coordinator; all if it leads none."""
-    (view,) = KafkaGroups(bootstrap_servers).describe_groups([group])
+    (view,) = groups.describe_groups([group])
     partitions = roles.partitions(TOPIC)
     led = {number for number, of in partitions.items() if view.coordinator and of.leader == view.coordinator.id}
     return led or set(partitions)
@@ -183,7 +192,10 @@ def start_cluster(options: DemoOptions, started: ExitStack) -> LocalCluster:
     started.callback(cluster.stop)
     if not (directory / "broker-1").exists():
         in_sync = {"min.insync.replicas": str(min(MIN_INSYNC_REPLICAS, options.brokers))}
-        cluster.create(brokers=options.brokers, zookeeper=own_chroot(options.zookeeper), overrides=in_sync)
+        zookeeper = own_chroot(options.zookeeper)
+        cluster.create(brokers=options.brokers, zookeeper=zookeeper, overrides=in_sync, secure=options.secure)
+    elif options.secure and cluster.secured is None:
+        raise ReplayError(f"--secure: {directory} has a cluster that is not secured; use another --dir")
     with timed(f"Starting ZooKeeper and {options.brokers} brokers under {directory}"):
         cluster.start(START_TIMEOUT_S)
         cluster.wait_ready(START_TIMEOUT_S)

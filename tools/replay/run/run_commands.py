@@ -208,16 +208,18 @@ def options_of(
 ) -> Options:
     """`load`: fields of Options under their own names. Raises BadParameter, NoBootstrapServer, BadClientProperties."""
     from tools.admin.bootstrap import find_bootstrap_servers
+    from tools.admin.naming import Where
     from tools.replay.run.driver import Options
     from tools.wire.client_properties import read_security
 
     check_apart(trace, output)
+    config = Where(bootstrap_server, directory, command_config).command_config
     return Options(
         trace=trace,
         bootstrap_servers=find_bootstrap_servers(bootstrap_server, directory),
         speeds=ramp[0] if ramp else [] if speed is None else [speed],
         step_s=ramp[1] if ramp else 0.0,
-        security=read_security(command_config, client_properties),
+        security=read_security(config, client_properties, ignores_others=config != command_config),
         **load,
     )
 

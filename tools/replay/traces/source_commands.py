@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from tools.admin.bootstrap import BOOTSTRAP_VARIABLE, DEFAULT_RUN_DIRECTORY
-from tools.admin.naming import bootstrap_option, command_config_option, directory_option
+from tools.admin.naming import Where, bootstrap_option, command_config_option, directory_option
 from tools.failures import explained
 from tools.numbers import EXISTING_FILE, IntRange
 from tools.replay.parameters import COMPRESSIONS, TIME_ZONE, out_option, spark_options, topic_for
@@ -82,7 +82,9 @@ def import_topic(
     from tools.wire.client_properties import read_security
 
     addresses = addresses_of(find_bootstrap_servers(bootstrap_server, directory))
-    rows, partitions = import_topics(addresses, read_security(command_config, ()), topics, out)
+    config = Where(bootstrap_server, directory, command_config).command_config
+    security = read_security(config, ignores_others=config != command_config)
+    rows, partitions = import_topics(addresses, security, topics, out)
     echo(f"{out}: {rows:,} batches of {sum(partitions.values()):,} partitions")
 
 
