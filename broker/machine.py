@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 from broker.process import descriptors, server_log
+from broker.process.audit_log import AUDIT_LOG_NAME, AuditLog
 from broker.process.clock import Clock, SystemClock
 from broker.process.event_log import EventLog
 from broker.process.freed_memory import give_back_regularly
@@ -39,6 +40,7 @@ class Machine:
     filesystem: FileSystem
     events: EventLog
     watchdog: LoopWatchdog
+    audit: AuditLog = field(default_factory=lambda: AuditLog(None, SystemClock()))
     open_zookeeper: Callable[[str, int], ZooKeeperSession] = field(
         default=lambda hosts, timeout_ms: ZooKeeperSession(hosts, session_timeout_ms=timeout_ms)
     )
@@ -51,7 +53,8 @@ class Machine:
 
 
 def this_machine(event_log_path: Path | None) -> Machine:
-    """The real machine. Needs a running loop."""
+    """The real machine. The audit log is beside the event log. Needs a running loop."""
     clock = SystemClock()
     events = EventLog(event_log_path, clock)
-    return Machine(clock, FileSystem(), events, LoopWatchdog(events.write, asyncio.get_running_loop()))
+    audit = AuditLog(event_log_path.with_name(AUDIT_LOG_NAME) if event_log_path is not None else None, clock)
+    return Machine(clock, FileSystem(), events, LoopWatchdog(events.write, asyncio.get_running_loop()), audit)

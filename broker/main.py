@@ -88,13 +88,14 @@ from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.peers import Peers
 from broker.transactions.verification import CoordinatorVerifier
 from controller.controller import Controller, ControllerSettings
+from protocol.acls import CLUSTER_NAME, Operation, ResourceType
 from protocol.failure_detection.connection_watch import ConnectionWatch
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.network_client import NetworkClient
 from protocol.rpc.client import RESPONSE_BYTES_MAX, ControlClient
 from protocol.topic_names import INTERNAL_TOPICS
-from protocol.types import USER, BrokerInfo, Endpoint, TopicPartition
+from protocol.types import USER, BrokerInfo, Endpoint, Principal, TopicPartition
 from protocol.zk.session import SessionState, ZkError, ZooKeeperUnavailable
 from protocol.zk.znodes import BrokerIdZNode, PartitionStateZNode
 
@@ -406,6 +407,7 @@ class Broker:
             recorder=self._recorder,
             authorizer=self._authorizer,
             acls=self._acls,
+            audit=self._machine.audit,
             request_metrics=self._request_metrics,
         )
         self._handler = RequestHandler(context, self._request_metrics)
@@ -468,7 +470,7 @@ class Broker:
     def _logins(self, listener: str) -> Logins | None:
         """What logins on the listener need; None: there are none."""
         sasl = self._sasl.of(listener)
-        return Logins(sasl, self._scram_users, answer_before_login) if sasl is not None else None
+        return Logins(sasl, self._scram_users, answer_before_login, self._machine.audit) if sasl is not None else None
 
     def _control_logins(self) -> ControlLogins | None:
         sasl = self._sasl.of(self._listeners.control_plane)
@@ -476,13 +478,19 @@ class Broker:
         if sasl is None or own is None:
             return None
         # A login counts for ever: the watches of other brokers send nothing.
-        logins = Logins(replace(sasl, max_reauth_ms={}), self._scram_users, answer_before_login)
+        logins = Logins(replace(sasl, max_reauth_ms={}), self._scram_users, answer_before_login, self._machine.audit)
         delay_s = self._config.connection_failed_authentication_delay_ms / 1000
-        start = f"{USER}:"
-        others = (
-            user.removeprefix(start) for user in super_users_in(self._config.super_users) if user.startswith(start)
-        )
-        return ControlLogins(logins, frozenset((own.username, *others)), delay_s)
+        authorizer, super_users = self._authorizer, super_users_in(self._config.super_users)
+
+        def is_broker(user: str, address: str) -> bool:
+            principal = Principal(USER, user)
+            if user == own.username or str(principal) in super_users:
+                return True
+            return authorizer is not None and authorizer.grants(
+                principal, address, Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME
+            )
+
+        return ControlLogins(logins, is_broker, delay_s)
 
     def _name_of(self, listener: str) -> Callable[[bytes], str | None] | None:
         """How the listener names clients by their certificates; None: it asks for none, or clients log in. Raises ConfigError."""

@@ -62,6 +62,14 @@ class Authorizer:
         """Whether the principal may do this from the address."""
         return self.rights(principal, address, kind, name) >> operation & 1 == 1
 
+    def grants(self, principal: Principal, address: str, operation: Operation, kind: ResourceType, name: str) -> bool:
+        """Whether the principal is a super user, or an ACL allows this: not because there is no ACL (`allow.everyone.if.no.acl.found`)."""
+        text = str(principal)
+        if text in self._super_users:
+            return True
+        rights = self._index.rights(text, host_of(address), kind, name, allow_if_none=False)
+        return rights >> operation & 1 == 1
+
     def allows_with_any(self, principal: Principal, address: str, operation: Operation, kind: ResourceType) -> bool:
         """Whether the principal may do this with some resource of the type."""
         key = (principal, address, operation, kind)

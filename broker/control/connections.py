@@ -11,7 +11,8 @@ Anybody who reaches the address can connect, so all resources of a connection ar
 * The next frame is read when the answer has been handed to the transport. If the transport's buffer stays too full for
   WRITE_TIMEOUT_S, because the peer does not read, the connection ends.
 
-With SASL, a connection logs in first, by the frames of Kafka's protocol, and has LOGIN_S for it. Only `members` get further.
+With SASL, a connection logs in first, by the frames of Kafka's protocol, and has LOGIN_S for it. Only brokers get further, and only as
+long as they are: whether a user is one is asked again for each frame (`ControlLogins.is_broker`).
 
 A connection becomes *trusted* when a request of the confirmed controller, for this life of the broker, was carried out on it.
 Untrusted connections are closed first, and those without a finished login before all others. Idle connections are allowed: other
@@ -49,6 +50,7 @@ FAILURES_LOGGED_EVERY_S = 1.0
 CONNECTIONS_MAX = 256
 """Each other broker has one to three: watches of this process, the controller's requests, a ControlledShutdown."""
 TOO_MANY_BYTES = f"unfinished control requests take more than {BYTES_MAX} bytes, and this one is the first to be closed"
+NO_BROKER = "it is no broker, and has no ClusterAction on the cluster"
 BACKLOG = 128
 LISTENER = "the control listener"
 READ_BYTES = 256 * 1024
@@ -62,6 +64,8 @@ class Connection:
         self.address = address
         self.is_known = False
         """Its login is done, or none is asked for."""
+        self.user = ""
+        """As whom it has logged in."""
         self.is_trusted = False
         self.is_busy = False
         self.held_bytes = 0
@@ -75,10 +79,10 @@ class Connection:
 
 
 class ControlLogins(NamedTuple):
-    """How connections log in. `members`: the users who are brokers. `failure_delay_s`: how long the answer to a failed login is delayed."""
+    """How connections log in. `is_broker(user, address)`. `failure_delay_s`: how long the answer to a failed login is delayed."""
 
     logins: Logins
-    members: frozenset[str]
+    is_broker: Callable[[str, str], bool]
     failure_delay_s: float
 
 
@@ -155,20 +159,28 @@ class ControlConnections:
                         return False
                     answer = login.take(frame)
                     self._release(connection)
-                    if login.result is not None and login.user not in self._logins.members:
-                        raise LoginFailed("it is no broker")
+                    if login.result is not None:
+                        connection.user = login.result.principal.name
+                        if not self._is_broker(connection):
+                            raise LoginFailed(NO_BROKER)
                     writer.write(answer)
                     await writer.drain()
         except LoginFailed as failed:
+            self._logins.logins.refused(connection.address, failed.reason, login)
             await asyncio.sleep(self._logins.failure_delay_s)
             writer.write(failed.answer)
             await writer.drain()
             who = f"user {shown_user(login.user)}" if login.user else "nobody"
             raise ValueError(f"SASL login of {who} failed: {failed.reason}") from None
         except TimeoutError:
-            raise ValueError(f"no SASL login within {LOGIN_S:g} s") from None
+            reason = f"no SASL login within {LOGIN_S:g} s"
+            self._logins.logins.refused(connection.address, reason, login)
+            raise ValueError(reason) from None
         connection.is_known = True
         return True
+
+    def _is_broker(self, connection: Connection) -> bool:
+        return self._logins is None or self._logins.is_broker(connection.user, connection.address)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -207,6 +219,8 @@ class ControlConnections:
             frame = await self._read_frame(connection, reader)
             if frame is None:
                 return
+            if not self._is_broker(connection):
+                raise ValueError(f"user {shown_user(connection.user)}: {NO_BROKER} any more")
             try:
                 answer = await self._handle_frame(connection, frame)
             finally:

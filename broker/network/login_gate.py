@@ -204,6 +204,7 @@ class LoginGate:
         return passes
 
     def _log(self, connection: ClientConnection, reason: str, login: Login | None = None) -> None:
+        self._logins.refused(connection.remote_address, reason, login)
         if (earlier := self._failures.happened()) is None:
             return
         who = f"user {shown_user(login.user)} by {login.mechanism}: " if login is not None and login.user else ""

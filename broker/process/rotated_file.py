@@ -24,6 +24,7 @@ class Rotation(NamedTuple):
 
 EVENT_LOG_ROTATION = Rotation(64 * MIB, 4)
 SERVER_LOG_ROTATION = Rotation(32 * MIB, 4)
+AUDIT_LOG_ROTATION = Rotation(16 * MIB, 4)
 
 
 class RotatedFile:

@@ -28,7 +28,8 @@ from broker.groups.group.messages import (
     TransactionalProducer,
 )
 from broker.network.request_metrics import RequestMetrics
-from broker.process.clock import Clock
+from broker.process.audit_log import AuditLog
+from broker.process.clock import Clock, SystemClock
 from broker.process.rare_lines import RareLine
 from broker.recording.recorder import Recorder
 from broker.replication.fetching.fetches import Fetches
@@ -179,6 +180,7 @@ class ApiContext:
     acls: AclStore | None = None
     """Where ACLs are changed; None without an authorizer."""
     request_metrics: RequestMetrics = field(default_factory=RequestMetrics)
+    audit: AuditLog = field(default_factory=lambda: AuditLog(None, SystemClock()))
     denials: RareLine = field(default_factory=lambda: RareLine(1.0, time.monotonic))
     """Allows the lines about requests that were denied."""
     old_fetches: RareLine = field(default_factory=lambda: RareLine(1.0, time.monotonic))

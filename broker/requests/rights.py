@@ -13,6 +13,7 @@ from broker.network.request_channel import Request
 from broker.requests.context import ApiContext
 from broker.requests.steps import StepsTo
 from protocol.acls import CLUSTER_NAME, Operation, ResourceType, name_of
+from protocol.kafka import messages
 from protocol.topic_names import shown
 
 log = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ def may(
     *,
     is_quiet: bool = False,
 ) -> bool:
-    """Whether the client may do this with the resource. A denial is logged, at most one in a second.
+    """Whether the client may do this with the resource. A denial is in the audit log, and at most one in a second in the server log.
 
     `is_quiet`: it is not, because the client has not asked for it: what it may not see is left out, or another right suffices.
     """
@@ -46,12 +47,17 @@ def may(
 
 
 def _log_denial(context: ApiContext, request: Request, operation: Operation, kind: ResourceType, name: str) -> None:
+    connection = request.connection
+    principal = str(connection.principal)
+    api = messages.api_name(request.header.api_key)
+    resource = f"{name_of(kind)}:{name}"
+    context.audit.denied(connection.remote_address, principal, name_of(operation), resource, api)
     earlier = context.denials.happened()
     if earlier is not None:
         log.info(
             "%s from %s may not %s on %s %s: %s%s",
-            shown(str(request.connection.principal)),
-            request.connection.remote_address,
+            shown(principal),
+            connection.remote_address,
             name_of(operation),
             name_of(kind),
             shown(name),

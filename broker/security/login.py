@@ -16,6 +16,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, NamedTuple
 
+from broker.process.audit_log import AuditLog
 from broker.security.mechanisms import PLAIN, LoginRefused, Mechanism, Plain, Scram
 from broker.security.scram_users import ScramUsers
 from broker.settings.sasl import ListenerSasl
@@ -59,11 +60,19 @@ class LoggedIn(NamedTuple):
 class Logins:
     """What all logins on one listener need."""
 
-    def __init__(self, sasl: ListenerSasl, users: ScramUsers, answer_api_versions: AnswerApiVersions) -> None:
+    def __init__(
+        self, sasl: ListenerSasl, users: ScramUsers, answer_api_versions: AnswerApiVersions, audit: AuditLog
+    ) -> None:
         self.sasl = sasl
+        self._audit = audit
         self.users = users
         self.answer_api_versions = answer_api_versions
         self._secret = secrets.token_bytes(32)
+
+    def refused(self, address: str, reason: str, login: Login | None = None) -> None:
+        """A line in the audit log. `login`: as far as it came."""
+        user, mechanism = (login.user, login.mechanism) if login is not None else ("", "")
+        self._audit.login_refused(address, self.sasl.listener, user, mechanism, reason)
 
     def mechanism(self, name: str) -> Mechanism:
         """The server's side of a login. `name` is one of the listener's mechanisms."""

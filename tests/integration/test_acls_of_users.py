@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import signal
 from contextlib import closing
 from pathlib import Path
@@ -19,10 +21,14 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from broker.process.clock import SystemClock
+from protocol.network_client import Disconnected, NetworkClient
+from protocol.sasl_login import ClientLogin
 from tests.conftest import CALM, ClusterFactory
 from tests.support.cli import Cli
 from tests.support.invariants import ZooKeeperView, eventually
 from tools.cluster.local_cluster import LocalCluster
+from tools.properties_file import read_properties
 
 pytestmark = pytest.mark.integration
 
@@ -115,6 +121,53 @@ def test_each_user_may_do_what_its_acls_allow(cluster: LocalCluster, zk: ZooKeep
     logs = "".join((cluster.broker_directory(b) / "server.log").read_text() for b in cluster.broker_ids)
     assert "'User:bob' from 127.0.0.1 may not Write on Topic 'of-alice': " in logs
     assert "the-secret" not in logs
+
+
+def test_the_control_plane_takes_brokers_by_acl(cluster: LocalCluster, admin: AdminClient) -> None:
+    """Alice may do nothing there, and then everything; the audit log has both."""
+    found = read_properties((cluster.broker_directory(1) / "server.properties").read_text())
+    (listeners,) = (one.value for one in found if one.key == "listeners")
+    (address,) = (part for part in listeners.split(",") if part.startswith("CONTROLLER:"))
+    port = int(address.rpartition(":")[2])
+
+    audit = cluster.broker_directory(1) / "audit.jsonl"
+
+    def refused() -> list[dict[str, Any]]:
+        lines = map(json.loads, audit.read_text().splitlines())
+        return [line for line in lines if line["kind"] == "login_refused"]
+
+    async def attempt() -> None:
+        login = ClientLogin("PLAIN", "alice", password("alice"))
+        client = NetworkClient(SystemClock(), request_timeout_ms=10_000, random=lambda: 0.5, login=login)
+        try:
+            with pytest.raises(Disconnected):  # what it sends is no request of the control plane
+                await client.send(("127.0.0.1", port), lambda number: (number.to_bytes(4, "big"), b"hello"))
+        finally:
+            client.close()
+
+    def is_let_in() -> bool:
+        before = len(refused())
+        asyncio.run(attempt())
+        return len(refused()) == before
+
+    asyncio.run(attempt())
+    (line,) = refused()
+    assert (line["address"], line["listener"], line["user"]) == ("127.0.0.1", "CONTROLLER", "alice")
+    assert "it is no broker" in line["reason"]
+    node = AclBinding(
+        ResourceType.BROKER,
+        "kafka-cluster",
+        ResourcePatternType.LITERAL,
+        "User:alice",
+        "*",
+        AclOperation.CLUSTER_ACTION,
+        AclPermissionType.ALLOW,
+    )
+    admin.create_acls([node])[node].result(30)
+    eventually(is_let_in, "alice is let in", SOON_S)
+    denied = "".join((cluster.broker_directory(b) / "audit.jsonl").read_text() for b in cluster.broker_ids)
+    assert '"principal":"User:bob","operation":"Write","resource":"Topic:of-alice","api":"Produce"}' in denied
+    assert "the-secret" not in denied
 
 
 def test_rights_outlive_a_broker(cluster: LocalCluster, zk: ZooKeeperView, admin: AdminClient) -> None:

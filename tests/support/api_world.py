@@ -14,6 +14,7 @@ from broker.apis.table import HANDLERS
 from broker.cluster.metadata_cache import MetadataCache
 from broker.network.request_channel import Request
 from broker.network.request_metrics import RequestMetrics
+from broker.process.audit_log import AuditLog
 from broker.process.clock import SystemClock
 from broker.process.rare_lines import RareLine
 from broker.requests.long_answers import LongAnswers
@@ -164,6 +165,7 @@ class World:
             authorizer=None,
             acls=None,
             request_metrics=RequestMetrics(),
+            audit=AuditLog(None, SystemClock()),
             denials=RareLine(1.0, lambda: 0.0),
             old_fetches=RareLine(1.0, lambda: 0.0),
         )

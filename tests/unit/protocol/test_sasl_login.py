@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from broker.apis.api_versions import answer_before_login
+from broker.process.audit_log import AuditLog
 from broker.process.clock import SystemClock
 from broker.security.login import Login, Logins
 from broker.security.scram_users import ScramUsers
@@ -18,13 +19,15 @@ from protocol.sasl_login import ClientLogin
 LIFETIME_MS = 300
 MINE = ClientLogin("PLAIN", "broker", "a secret")
 
+SILENT = AuditLog(None, SystemClock())
+
 
 class Server:
     """Takes logins, also later ones, and answers other frames with themselves after a moment."""
 
     def __init__(self) -> None:
         sasl = ListenerSasl("B", ("PLAIN",), {"broker": "a secret"}, {"PLAIN": LIFETIME_MS}, 1000)
-        self.logins = Logins(sasl, ScramUsers(), answer_before_login)
+        self.logins = Logins(sasl, ScramUsers(), answer_before_login, SILENT)
         self.renewed = 0
         self.takes_renewals = True
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from broker.authorization.acl_index import EVERYTHING, AclIndex
 from broker.authorization.authorizer import Authorizer, host_of
-from protocol.acls import Acl, Operation, Pattern, PatternType, Permission, ResourceType
-from protocol.types import ANONYMOUS, Principal
+from protocol.acls import CLUSTER_NAME, Acl, Operation, Pattern, PatternType, Permission, ResourceType
+from protocol.types import ANONYMOUS, USER, Principal
 
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
 LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
@@ -187,3 +187,17 @@ def test_a_check_among_ten_thousand_acls_takes_microseconds() -> None:
     print(f"{min(new) * 1000:.2f} us new, {min(kept) * 1000:.2f} us kept")
     assert min(kept) < 1000 * 5e-6
     assert min(new) < 1000 * 60e-6  # a machine that does much else
+
+
+def test_what_no_acl_forbids_is_not_granted() -> None:
+    """Who controls a broker must be named, whatever `allow.everyone.if.no.acl.found` says."""
+    authorizer = Authorizer(frozenset({"User:admin"}), allow_if_none=True)
+    asked = ("10.0.0.1", Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
+    users = [Principal(USER, name) for name in ("admin", "node", "bob")]
+    assert [authorizer.allows(user, *asked) for user in users] == [True, True, True]
+    assert [authorizer.grants(user, *asked) for user in users] == [True, False, False]
+    index = AclIndex()
+    acl = Acl("User:node", "*", Operation.CLUSTER_ACTION, Permission.ALLOW)
+    index.put(Pattern(ResourceType.CLUSTER, CLUSTER_NAME), frozenset((acl,)))
+    authorizer.use(index)
+    assert [authorizer.grants(user, *asked) for user in users] == [True, True, False]

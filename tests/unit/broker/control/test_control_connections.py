@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import pytest
 
 from broker.apis.api_versions import answer_before_login
 from broker.control import connections
 from broker.control.connections import Connection, ControlConnections, ControlLogins
+from broker.process.audit_log import AuditLog
 from broker.process.clock import SystemClock
 from broker.security.login import Logins
 from broker.security.scram_users import ScramUsers, credential_text
@@ -159,10 +160,11 @@ async def test_a_peer_that_does_not_read_keeps_no_descriptor(world: World, monke
 
 # -- logins by SASL --------------------------------------------------------------------------------------------------------
 
+SILENT = AuditLog(None, SystemClock())
 BROKERS = ClientLogin("SCRAM-SHA-512", "broker", "a secret")
 
 
-def control_logins() -> ControlLogins:
+def control_logins(brokers: Collection[str] = ("broker",)) -> ControlLogins:
     """Of a listener where `broker` and `eve` have a password, by PLAIN and by SCRAM; `eve` is no broker."""
     passwords = {"broker": "a secret", "eve": "e"}
     users = ScramUsers()
@@ -171,7 +173,7 @@ def control_logins() -> ControlLogins:
         credential = credential_of("SCRAM-SHA-512", salted, b"salt", 4096)
         users.changed({user: {"SCRAM-SHA-512": credential_text(credential)}})
     sasl = ListenerSasl("CONTROLLER", ("PLAIN", "SCRAM-SHA-512"), passwords, {}, 1000)
-    return ControlLogins(Logins(sasl, users, answer_before_login), frozenset(("broker",)), 0.01)
+    return ControlLogins(Logins(sasl, users, answer_before_login, SILENT), lambda user, _: user in brokers, 0.01)
 
 
 def asked(number: int) -> tuple[bytes, ...]:
@@ -204,6 +206,22 @@ async def test_only_brokers_get_through(login: ClientLogin | None, reason: str) 
                 await client.send(("127.0.0.1", port), asked)
         else:
             assert bytes((await client.send(("127.0.0.1", port), asked))[4:]) == b"asked"
+    finally:
+        client.close()
+        await listening.close()
+
+
+async def test_who_is_no_broker_any_more_gets_no_answer() -> None:
+    brokers = {"broker", "eve"}
+    listening = ControlConnections(echo, None, control_logins(brokers))
+    port = await listening.start("127.0.0.1", 0)
+    login = ClientLogin("PLAIN", "eve", "e")
+    client = NetworkClient(SystemClock(), request_timeout_ms=10_000, random=lambda: 0.5, login=login)
+    try:
+        assert bytes((await client.send(("127.0.0.1", port), asked))[4:]) == b"asked"
+        brokers.remove("eve")
+        with pytest.raises(Disconnected):
+            await client.send(("127.0.0.1", port), asked)
     finally:
         client.close()
         await listening.close()

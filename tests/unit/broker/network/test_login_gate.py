@@ -13,6 +13,8 @@ from broker.network import login_gate
 from broker.network.connection import ClientConnection
 from broker.network.login_gate import LOGIN_BYTES_MAX, PENDING_S, LoginGate
 from broker.network.processor import Processor
+from broker.process.audit_log import AuditLog
+from broker.process.clock import SystemClock
 from broker.security.login import Logins
 from broker.security.scram_users import ScramUsers
 from broker.settings.sasl import ListenerSasl
@@ -27,6 +29,8 @@ WRONG = (ApiKey.SASL_AUTHENTICATE, 2, {"auth_bytes": b"\0alice\0x"})
 METADATA = (ApiKey.METADATA, 1, {"topics": ()})
 Asked = tuple[ApiKey, int, Mapping[str, Any]]
 
+SILENT = AuditLog(None, SystemClock())
+
 
 def framed(*asked: Asked) -> bytes:
     frames = [messages.encode_request(*one[:2], 7, "me", one[2]) for one in asked]
@@ -40,7 +44,7 @@ class Gated(World):
         super().__init__(limits=LIMITS._replace(login_bytes_max=1000))
         self.room, self.admits, self.admitted = 1000, True, 0
         sasl = ListenerSasl("CLIENTS", ("PLAIN",), {"alice": "wonder"}, {"PLAIN": max_reauth_ms}, 1000)
-        logins = Logins(sasl, ScramUsers(), answer_before_login)
+        logins = Logins(sasl, ScramUsers(), answer_before_login, SILENT)
         self.gate = LoginGate(logins, DELAY_S, self.clock.monotonic, lambda: self.room, self._admit, None)
         self.processor = Processor(
             self.channel, self.processor.limits, self.clock, self._arrived, self._gone, self.gate.take

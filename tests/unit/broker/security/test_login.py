@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.apis.api_versions import answer_before_login
+from broker.process.audit_log import AuditLog
+from broker.process.clock import SystemClock
 from broker.security.login import VERSIONS_REFUSED_MAX, LoggedIn, Login, LoginFailed, Logins
 from broker.security.scram_users import ScramUsers
 from broker.settings.sasl import ListenerSasl
@@ -21,6 +23,8 @@ from protocol.types import Principal
 
 ALICE = b"\0alice\0wonder"
 
+SILENT = AuditLog(None, SystemClock())
+
 
 def logins(max_reauth_ms: int = 0) -> Logins:
     sasl = ListenerSasl(
@@ -30,7 +34,7 @@ def logins(max_reauth_ms: int = 0) -> Logins:
         {"PLAIN": max_reauth_ms},
         1000,
     )
-    return Logins(sasl, ScramUsers(), answer_before_login)
+    return Logins(sasl, ScramUsers(), answer_before_login, SILENT)
 
 
 def ask(login: Login, key: ApiKey, version: int, body: Mapping[str, Any]) -> Any:
