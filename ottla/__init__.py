@@ -2,6 +2,7 @@
 
 from ottla.cluster import Fault, OttlaCluster
 from ottla.owner_process import OttlaError
+from ottla.users import User
 from ottla.verdict import Result, Verdict
 
-__all__ = ["Fault", "OttlaCluster", "OttlaError", "Result", "Verdict"]
+__all__ = ["Fault", "OttlaCluster", "OttlaError", "Result", "User", "Verdict"]

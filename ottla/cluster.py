@@ -10,6 +10,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any
 
 from ottla.owner_process import OttlaError, OwnerProcess
+from ottla.users import User
 
 Setting = str | int | float | bool
 
@@ -49,15 +50,18 @@ class OttlaCluster:
         *,
         settings: Mapping[str, Setting] = MappingProxyType({}),
         links: bool = False,
+        secure: bool = False,
         keep: Path | str | None = None,
     ) -> None:
         """`settings`: Kafka's, for every broker. `links`: brokers and ZooKeeper reach each other through links that can be cut.
 
+        `secure`: it has TLS, the users admin, alice and bob, and ACLs (docs/SECURITY.md): connect with the settings of `user`.
         `keep`: the directory of logs and data, which stay; an earlier cluster there that has ended is removed.
         """
         self._brokers = brokers
         self._settings = {key: _text(value) for key, value in settings.items()}
         self._links = links
+        self._secure = secure
         self._keep = None if keep is None else str(Path(keep).absolute())
         self._owner: OwnerProcess | None = None
         self._made: dict[str, Any] = {}
@@ -69,7 +73,12 @@ class OttlaCluster:
         self._owner = OwnerProcess()
         try:
             self._made = self._owner.ask(
-                "start", brokers=self._brokers, settings=self._settings, links=self._links, keep=self._keep
+                "start",
+                brokers=self._brokers,
+                settings=self._settings,
+                links=self._links,
+                secure=self._secure,
+                keep=self._keep,
             )
         except BaseException:
             self.close()
@@ -183,6 +192,73 @@ class OttlaCluster:
         """
         return Fault(words, self.ask("fault", words=words), self)
 
+    # users of a secured cluster
+
+    def user(self, name: str) -> User:
+        """`admin`, who may do everything; `alice`, who may do everything with topics and groups; `bob`, who may log in and nothing else."""
+        return User(**self.ask("user", user=name))
+
+    def add_user(self, name: str) -> User:
+        """A new user, who may log in and nothing else. Returns when every broker lets the user in."""
+        return User(**self.ask("add_user", user=name))
+
+    def remove_user(self, name: str) -> None:
+        """Nobody logs in as this user any longer, by SCRAM. Connections that are logged in stay. Returns when every broker refuses."""
+        self.ask("remove_user", user=name)
+
+    def allow(
+        self,
+        user: str,
+        operation: str,
+        *,
+        topic: str | None = None,
+        group: str | None = None,
+        transactional_id: str | None = None,
+        cluster: bool = False,
+    ) -> None:
+        """Allows `Read`, `Write`, `Describe`, `All`, ... on one resource; `orders*` are all whose names begin so, `*` are all.
+
+        It also takes back what `deny` said of the same. Returns when every broker knows it.
+        """
+        self._change_right(user, operation, "allow", topic, group, transactional_id, cluster)
+
+    def deny(
+        self,
+        user: str,
+        operation: str,
+        *,
+        topic: str | None = None,
+        group: str | None = None,
+        transactional_id: str | None = None,
+        cluster: bool = False,
+    ) -> None:
+        """The opposite of `allow`: denied, whatever else is allowed. It counts from the next request on, on open connections, too."""
+        self._change_right(user, operation, "deny", topic, group, transactional_id, cluster)
+
+    def expire_certificate(self, of: int | str) -> None:
+        """The certificate of a broker (its id) or of a user has expired. Returns when the broker uses it, within some seconds.
+
+        It counts for new connections: of clients, and of other brokers. `heal` makes all certificates valid again.
+        """
+        self.ask("expire_certificate", of=of)
+
+    def renew_certificate(self, of: int | str) -> None:
+        """Undoes `expire_certificate`."""
+        self.ask("renew_certificate", of=of)
+
+    def _change_right(
+        self,
+        user: str,
+        operation: str,
+        permission: str,
+        topic: str | None,
+        group: str | None,
+        transactional_id: str | None,
+        cluster: bool,
+    ) -> None:
+        about = {"topic": topic, "group": group, "transactional_id": transactional_id, "cluster": cluster}
+        self.ask("change_right", user=user, operation=operation, permission=permission, resources=about)
+
     # contents
 
     def create_topic(
@@ -207,11 +283,14 @@ class OttlaCluster:
         self.ask("delete_topic", topic=topic)
 
     def keep_contents(self) -> None:
-        """Topics and groups that are there now survive the next `clear`."""
+        """Topics, groups, users and rights that are there now survive the next `clear`."""
         self.ask("keep_contents")
 
     def clear(self) -> list[str]:
-        """Heals the cluster, and deletes the topics and groups that were made since `keep_contents`. Returns what could not be deleted."""
+        """Heals the cluster, and deletes the topics and groups that were made since `keep_contents`. Returns what could not be deleted.
+
+        Users and rights are again those of that moment.
+        """
         return list(self.ask("clear"))
 
     def timeline(self, since_s: float | None = None) -> str:

@@ -52,10 +52,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="connect the brokers through links that can be cut (ini: ottla_links)",
     )
     group.addoption("--no-ottla-links", action="store_false", dest="ottla_links", help="without such links")
+    group.addoption(
+        "--ottla-secure",
+        action="store_true",
+        default=None,
+        help="with TLS, users who log in, and ACLs (ini: ottla_secure)",
+    )
+    group.addoption("--no-ottla-secure", action="store_false", dest="ottla_secure", help="without")
     group.addoption("--ottla-keep", metavar="DIR", help="keep the cluster's logs and data in DIR (ini: ottla_keep)")
     parser.addini("ottla_brokers", "number of brokers", default="3")
     parser.addini("ottla_settings", "settings of every broker, KEY=VALUE, a line for each", type="linelist", default=[])
     parser.addini("ottla_links", "connect the brokers through links that can be cut", type="bool", default=False)
+    parser.addini("ottla_secure", "with TLS, users who log in, and ACLs", type="bool", default=False)
     parser.addini("ottla_keep", "keep the cluster's logs and data in this directory", default="")
 
 
@@ -71,11 +79,13 @@ def cluster_of(config: pytest.Config) -> OttlaCluster:
     if not text.strip().isdecimal() or int(text) < 1:
         raise pytest.UsageError(f"ottla_brokers: {text!r} is not a number from 1")
     links = config.getoption("ottla_links")
+    secure = config.getoption("ottla_secure")
     keep = config.getoption("ottla_keep") or config.getini("ottla_keep")
     return OttlaCluster(
         int(text),
         settings=settings_of([*config.getini("ottla_settings"), *(config.getoption("ottla_setting") or ())]),
         links=bool(config.getini("ottla_links")) if links is None else links,
+        secure=bool(config.getini("ottla_secure")) if secure is None else secure,
         keep=config.rootpath / keep / worker_of(config) if keep else None,
     )
 

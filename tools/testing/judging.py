@@ -34,7 +34,7 @@ class Verdicts:
         """What `judge` needs of the moment at which the test begins: the ends of the logs, as [topic, partition, offset], and the time."""
         from tools.verify.reading import read_ends
 
-        ends = read_ends({"bootstrap.servers": self._cluster.bootstrap_servers})
+        ends = read_ends(self._cluster.client_settings)
         return {"ends": [[*place, offset] for place, offset in ends.items()], "began_s": time.monotonic()}
 
     def judge(
@@ -72,7 +72,7 @@ class Verdicts:
             if done.at_ns / 1e9 >= began_s
         ]
         self._cluster.heal()
-        settings = {"bootstrap.servers": self._cluster.bootstrap_servers}
+        settings = self._cluster.client_settings
         try:
             ends_before = {(topic, partition): offset for topic, partition, offset in ends}
             logs, positions, incomplete = read_back(settings, said, ends_before, id_of)

@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from protocol.kafka.api_keys import ApiKey
+from protocol.types import Address
+from tools.admin.client_settings import read_librdkafka_config
+from tools.admin.naming import client_properties_of
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.processes import ClusterError
 from tools.faults.cluster import Node, State
@@ -20,6 +23,7 @@ from tools.faults.record import FaultRecord
 from tools.faults.roles import Roles
 from tools.faults.script import DoneFault, Faulted, why_impossible
 from tools.faults.words import FaultError, Words, parse_words
+from tools.testing.owned_users import OwnedUsers
 from tools.wire.client import ask
 
 if TYPE_CHECKING:
@@ -84,12 +88,15 @@ class OwnedCluster:
         """Topics and groups that `clear` leaves."""
         self._left: tuple[set[str], set[str]] = (set(), set())
         """Topics and groups that `clear` could not delete; it tries again."""
+        self.users = OwnedUsers(self._addresses)
         self._lasting: list[_Lasting] = []
         self._last: list[Node] = []
 
     # start and end
 
-    def start(self, brokers: int, settings: Mapping[str, str], links: bool, keep: str | None) -> dict[str, Any]:
+    def start(
+        self, brokers: int, settings: Mapping[str, str], links: bool, secure: bool, keep: str | None
+    ) -> dict[str, Any]:
         """Makes and starts the cluster; returns what stays the same while it lives."""
         self._keeps_files = keep is not None
         self._directory = Path(tempfile.mkdtemp(prefix="ottla-test-")) if keep is None else Path(keep)
@@ -99,8 +106,9 @@ class OwnedCluster:
                 raise ClusterError(f"{local.directory} is in use by a running cluster: keep the files elsewhere")
             local.destroy()
         self._local = local
-        local.create(brokers=brokers, overrides={**SETTINGS, **settings}, links=links)
+        local.create(brokers=brokers, overrides={**SETTINGS, **settings}, links=links, secure=secure)
         local.start()
+        self.users.started(local)
         self._target = ProcessCluster(local)
         self._roles = Roles(self._target)
         self._faulted = Faulted(self._target, (), time.monotonic_ns, FaultRecord(self._target.record_file))
@@ -132,8 +140,11 @@ class OwnedCluster:
             shutil.rmtree(self._directory, ignore_errors=True)
 
     @property
-    def bootstrap_servers(self) -> str:
-        return self._started().bootstrap_servers
+    def client_settings(self) -> dict[str, str]:
+        """librdkafka's, for ottla's own clients."""
+        local = self._started()
+        known = read_librdkafka_config(client_properties_of(local.directory))
+        return {**known, "bootstrap.servers": local.bootstrap_servers}
 
     # roles
 
@@ -183,6 +194,7 @@ class OwnedCluster:
         """Undoes everything; returns when all brokers serve."""
         self._lasting.clear()
         self._faulted.heal_all()
+        self.users.renew_all()
         self._started().wait_ready()
 
     def next_undo_s(self) -> float | None:
@@ -227,6 +239,7 @@ class OwnedCluster:
 
     def keep_contents(self) -> None:
         topics, groups = self._contents()
+        self.users.keep()
         self._kept = (topics - self._left[0], groups - self._left[1])
 
     def clear(self) -> list[str]:
@@ -246,6 +259,7 @@ class OwnedCluster:
                     problems.append(reason)
         for topic in sorted(topics):
             self._groups().delete_topic(topic)
+        self.users.restore()
         return problems
 
     def _contents(self) -> tuple[set[str], set[str]]:
@@ -268,6 +282,7 @@ class OwnedCluster:
             ApiKey.LIST_GROUPS,
             LIST_GROUPS_VERSION,
             {"states_filter": []},
+            security=self._target.security,
         )
         if answer is None or answer.error_code:
             return None
@@ -292,8 +307,14 @@ class OwnedCluster:
         if self._admin is None:
             from tools.groups.kafka_groups import KafkaGroups
 
-            self._admin = KafkaGroups(self.bootstrap_servers)
+            self._admin = KafkaGroups(
+                self._started().bootstrap_servers, client_properties_of(self._started().directory)
+            )
         return self._admin
+
+    def _addresses(self) -> list[Address]:
+        """Of the brokers that run."""
+        return [self._target.address(broker) for broker in self._running()]
 
     def _started(self) -> LocalCluster:
         if self._local is None:

@@ -64,7 +64,7 @@ class Owner:
         number, name, arguments = json.loads(line)
         try:
             self._cluster.undo_due()
-            for holder in (self._cluster, self._verdicts):
+            for holder in (self._cluster, self._cluster.users, self._verdicts):
                 work = getattr(holder, name, None)
                 if work is not None and name in holder.REQUESTS:
                     return number, work(**arguments), None

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 PLAIN = "PLAIN"
 MECHANISM = "SCRAM-SHA-512"
@@ -84,6 +83,17 @@ class ClientAccess:
         }
         return {"confluent-kafka": self.librdkafka(), "kafka-python": login, "aiokafka": login}
 
+    def python_mutual_tls(self) -> dict[str, Mapping[str, str]]:
+        """The same by the certificate."""
+        certified = {
+            "bootstrap_servers": self.mutual_tls_servers,
+            "security_protocol": "SSL",
+            "ssl_cafile": str(self.authority),
+            "ssl_certfile": str(self.certificate),
+            "ssl_keyfile": str(self.certificate),
+        }
+        return {"confluent-kafka": self.librdkafka_mutual_tls(), "kafka-python": certified, "aiokafka": certified}
+
     def files(self) -> dict[str, str]:
         """Name -> content."""
         return {
@@ -97,17 +107,6 @@ class ClientAccess:
                 self.librdkafka(), f"User {self.user}, for librdkafka, such as kcat -F."
             ),
             "python.json": json.dumps(self.python(), indent=1) + "\n",
-        }
-
-    def facts(self) -> dict[str, Any]:
-        """What the package `ottla` makes a `User` of."""
-        return {
-            "name": self.user,
-            "password": self.password,
-            "servers": self.servers,
-            "mutual_tls_servers": self.mutual_tls_servers,
-            "authority": str(self.authority),
-            "certificate": str(self.certificate),
         }
 
 

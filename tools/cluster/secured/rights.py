@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from protocol.acls import WILDCARD, Acl, AclFilter, Operation, Pattern, PatternFilter, Permission, ResourceType
 from protocol.scram import HASHES, ITERATIONS_MIN
+from protocol.types import Address
 from tools.admin.kafka_admin import KafkaAdmin
 from tools.cluster.processes import ClusterError
 from tools.cluster.readiness import broker_view
@@ -19,7 +20,8 @@ from tools.wire.security import Security
 SEEN_TIMEOUT_S = 30.0
 ANSWER_TIMEOUT_S = 2.0
 POLL_S = 0.02
-OF_ALICE = tuple(
+Right = tuple[Pattern, Acl]
+OF_ALICE: tuple[Right, ...] = tuple(
     (Pattern(kind, WILDCARD), Acl(f"User:{ALICE}", WILDCARD, Operation.ALL, Permission.ALLOW))
     for kind in (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)
 )
@@ -37,20 +39,23 @@ def admin_of(access: ClientAccess) -> KafkaAdmin:
     return KafkaAdmin(access.servers, properties=access.java(PLAIN))
 
 
-def set_up(accesses: Sequence[ClientAccess], addresses: Iterable[tuple[str, int]], *, has_acls: bool) -> None:
+def set_up(accesses: Sequence[ClientAccess], addresses: Iterable[Address], *, has_acls: bool) -> None:
     """Gives each user passwords for SCRAM, and alice her rights; returns when every broker knows them.
 
     Doing it again changes nothing. Raises ClusterError.
     """
     (of_admin,) = (access for access in accesses if access.user == ADMIN)
+    places = list(addresses)
     try:
         admin = admin_of(of_admin)
         for access in accesses:
             set_passwords(admin, access)
         if has_acls:
             admin.create_acls(OF_ALICE)
-        for address in addresses:
-            _wait_until_known(accesses, address, has_acls=has_acls)
+        for access in accesses:
+            wait_until_let_in(access, places)
+        if has_acls:
+            wait_for_rights(of_admin, places, lambda rights: rights >= set(OF_ALICE))
     except AdminError as problem:
         raise ClusterError(f"the users of the new cluster could not be created: {problem}") from None
 
@@ -61,26 +66,34 @@ def set_passwords(admin: KafkaAdmin, access: ClientAccess) -> None:
         admin.set_password(access.user, mechanism, ITERATIONS_MIN, access.password)
 
 
-def _wait_until_known(accesses: Sequence[ClientAccess], address: tuple[str, int], *, has_acls: bool) -> None:
-    """A broker learns of changes by a watch in ZooKeeper."""
+def wait_until_let_in(access: ClientAccess, addresses: Iterable[Address], *, is_let_in: bool = True) -> None:
+    """Until each broker lets the user log in by SCRAM, or refuses it: it learns of a change by a watch. Raises ClusterError."""
+    for address in addresses:
+        for mechanism in HASHES:
+            security = security_of(access, mechanism)
+            _wait(
+                lambda address=address, security=security: (  # type: ignore[misc]
+                    (broker_view(address, ANSWER_TIMEOUT_S, security) is not None) == is_let_in
+                ),
+                f"the broker at {address[0]}:{address[1]} {'refuses' if is_let_in else 'lets in'} {access.user} by {mechanism}",
+            )
+
+
+def wait_for_rights(
+    of_admin: ClientAccess, addresses: Iterable[Address], are_known: Callable[[set[Right]], bool]
+) -> None:
+    """Until the ACLs that each broker knows are as they shall be. Raises ClusterError, AdminError."""
+    for host, port in addresses:
+        admin = KafkaAdmin(f"{host}:{port}", properties=of_admin.java(PLAIN))
+        _wait(
+            lambda admin=admin: are_known(set(admin.describe_acls(PatternFilter(), AclFilter()))),  # type: ignore[misc]
+            f"the broker at {host}:{port} does not know the ACLs",
+        )
+
+
+def _wait(is_so: Callable[[], bool], otherwise: str) -> None:
     deadline = time.monotonic() + SEEN_TIMEOUT_S
-    waiting = [(access, mechanism) for access in accesses for mechanism in HASHES]
-    while waiting:
-        access, mechanism = waiting[0]
-        if broker_view(address, ANSWER_TIMEOUT_S, security_of(access, mechanism)) is not None:
-            waiting.pop(0)
-            continue
+    while not is_so():
         if time.monotonic() > deadline:
-            raise ClusterError(
-                f"the broker at {address[0]}:{address[1]} does not let {access.user} log in by {mechanism}, {SEEN_TIMEOUT_S:g} s after "
-                "the password was set"
-            )
-        time.sleep(POLL_S)
-    (of_admin,) = (access for access in accesses if access.user == ADMIN)
-    one = KafkaAdmin(f"{address[0]}:{address[1]}", properties=of_admin.java(PLAIN))
-    while has_acls and not set(OF_ALICE) <= set(one.describe_acls(PatternFilter(), AclFilter())):
-        if time.monotonic() > deadline:
-            raise ClusterError(
-                f"the broker at {address[0]}:{address[1]} does not know the ACLs, {SEEN_TIMEOUT_S:g} s after they were set"
-            )
+            raise ClusterError(f"{otherwise}, {SEEN_TIMEOUT_S:g} s after a change")
         time.sleep(POLL_S)
