@@ -29,6 +29,7 @@ from typing import TypeVar
 import uvloop
 
 from broker.admin.config_admin import ConfigAdmin
+from broker.admin.quota_admin import QuotaAdmin, resolves
 from broker.admin.scram_admin import ScramAdmin
 from broker.admin.topic_admin import TopicAdmin
 from broker.apis.api_versions import answer_before_login
@@ -59,6 +60,7 @@ from broker.process import descriptors, server_log, together
 from broker.process.metrics import MetricsServer
 from broker.process.server_log import ServerLogHandler
 from broker.process.stopping import StopTime, end_process, unless_stopped
+from broker.quotas.client_quotas import Quotas
 from broker.recording.recorder import Recorder
 from broker.recording.recording_page import PATH, RecordingPage
 from broker.replication.isr_updates import IsrUpdates
@@ -237,7 +239,9 @@ class Broker:
         self._configs = DynamicConfigs(config, self._zk, clock, self._events, given)
         self._configs.on_broker_config = self._broker_config_changed
         if self._sasl.has_scram:
-            self._configs.users = self._scram_users
+            self._configs.of_clients.users = self._scram_users
+        self._quotas = Quotas(config, clock.monotonic)
+        self._configs.of_clients.quotas.append(self._quotas)
         self._configs.on_topic_configs = self._topic_configs_changed
         self._configs.topics_here = self._log_manager.topics
         self._authorizer = authorizer_of(config)
@@ -397,6 +401,8 @@ class Broker:
             configs=self._configs,
             config_admin=ConfigAdmin(config.broker_id, self._zk, self._metadata, self._configs),
             scram_admin=ScramAdmin(self._zk, self._configs),
+            quota_admin=QuotaAdmin(self._zk, self._configs, resolves),
+            quotas=self._quotas,
             producer_ids=self._producer_ids,
             controller=self._controller,
             suspected_leaders=self._suspected_leaders,

@@ -19,9 +19,10 @@ from broker.admin.topic_admin import ZOOKEEPER_WAIT_MAX_S, check_topic_name
 from broker.cluster.metadata_cache import MetadataCache
 from broker.settings.config import BrokerConfig, TopicConfig
 from broker.settings.config_layers import DescribedSetting, believable
-from broker.settings.dynamic_configs import BROKERS, CLUSTER_DEFAULT, TOPICS, DynamicConfigs
+from broker.settings.dynamic_configs import BROKERS, TOPICS, DynamicConfigs
 from protocol.errors import ErrorCode, KafkaError
 from protocol.topic_names import is_valid_topic_name
+from protocol.zk.entity_names import DEFAULT
 from protocol.zk.session import (
     BadVersion,
     CheckOp,
@@ -219,7 +220,7 @@ class ConfigAdmin:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
             return _Entity(ConfigZNode.path(TOPICS, name), f"{TOPICS}/{name}", TopicConfig, guard)
         self._check_broker(resource)
-        entity = str(int(name)) if name else CLUSTER_DEFAULT
+        entity = str(int(name)) if name else DEFAULT
         return _Entity(ConfigZNode.path(BROKERS, entity), f"{BROKERS}/{entity}", BrokerConfig, None)
 
     async def _read(self, entity: _Entity) -> tuple[Mapping[str, str], int | None]:

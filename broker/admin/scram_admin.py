@@ -12,10 +12,12 @@ from functools import partial
 from typing import NamedTuple
 
 from broker.admin.topic_admin import ZOOKEEPER_WAIT_MAX_S
-from broker.security.scram_users import EVERYBODY, credential_text, read_credential, user_of, znode_name
-from broker.settings.dynamic_configs import USERS, DynamicConfigs
+from broker.security.scram_users import credential_text, read_credential
+from broker.settings.dynamic_configs import DynamicConfigs
+from broker.settings.entity_configs import USERS
 from protocol.errors import ErrorCode, KafkaError
 from protocol.scram import HASHES, ITERATIONS_MIN, credential_of
+from protocol.zk.entity_names import DEFAULT, desanitized, sanitized
 from protocol.zk.session import (
     BadVersion,
     NodeExists,
@@ -91,7 +93,7 @@ class ScramAdmin:
 
     async def _described(self, users: Sequence[str]) -> dict[str, Described]:
         results: dict[str, Described] = dict.fromkeys(users, ())
-        users = [user for user in users if ConfigZNode.is_entity_name(znode_name(user))]
+        users = [user for user in users if ConfigZNode.is_entity_name(sanitized(user))]
         for at in range(0, len(users), USERS_READ_AT_ONCE):
             part = users[at : at + USERS_READ_AT_ONCE]
             nodes = await each_readable([_path(user) for user in part], self._zk.get_many)
@@ -99,7 +101,7 @@ class ScramAdmin:
                 try:
                     if isinstance(node, ZkError):
                         raise ValueError(node)
-                    config = ConfigZNode.decode(node[0]) if node is not None else {}
+                    config = ConfigZNode.decode_entity(node[0]) if node is not None else {}
                     results[user] = [
                         (number, read_credential(config[name]).iterations)
                         for number, name in MECHANISM_OF.items()
@@ -159,13 +161,13 @@ class ScramAdmin:
         except NoNode:
             return {}, None
         try:
-            return ConfigZNode.decode(data), stat.version
+            return ConfigZNode.decode_entity(data), stat.version
         except ValueError:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "its settings in ZooKeeper cannot be read") from None
 
     async def _announce(self, user: str) -> None:
         """This broker reads them at once, so that whoever is told of the change can log in here."""
-        entity = f"{USERS}/{znode_name(user)}"
+        entity = f"{USERS}/{sanitized(user)}"
         await self._zk.create(ConfigChangeZNode.PATH_PREFIX, ConfigChangeZNode.encode(entity), sequence=True)
         await self._configs.read_again(entity)
 
@@ -184,7 +186,7 @@ def illegal(upsertions: Sequence[Upsertion], deletions: Sequence[Deletion]) -> M
         elif deletion.mechanism not in MECHANISM_OF:
             wrong[deletion.user] = _unknown_mechanism()
     for user in users_of(upsertions, deletions):
-        if user and not ConfigZNode.is_entity_name(znode_name(user)):
+        if user and not ConfigZNode.is_entity_name(sanitized(user)):
             wrong[user] = KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, f"ZooKeeper has no node of the name {user}")
     for upsertion in upsertions:
         if not upsertion.user:
@@ -217,13 +219,13 @@ def _value(one: Upsertion) -> str:
 
 
 def _path(user: str) -> str:
-    return ConfigZNode.path(USERS, znode_name(user))
+    return ConfigZNode.path(USERS, sanitized(user))
 
 
 def _users(names: Iterable[str]) -> Iterable[str]:
     for name in names:
-        if name != EVERYBODY:
+        if name != DEFAULT:
             try:
-                yield user_of(name)
+                yield desanitized(name)
             except ValueError:
                 continue

@@ -16,9 +16,9 @@ from typing import Final
 
 from broker.network.request_channel import NO_FRAME, OLD_CLIENTS, Request
 from broker.network.unsent_answers import ANSWER_MAX
-from broker.replication.fetching.fetch_reads import FetchParams
+from broker.replication.fetching.fetch_reads import FetchParams, Throttle
 from broker.replication.fetching.fetch_session import NO_SESSION_ID, FetchedTopics
-from broker.requests import rights
+from broker.requests import rights, throttling
 from broker.requests.context import ApiContext
 from broker.requests.followers import may_ask_as_replica
 from broker.requests.steps import ROWS_IN_A_STEP, Further, Steps, StepsTo, in_steps, respond_in_steps
@@ -122,14 +122,30 @@ def _fetch(
         timing = metrics.time(version, request.received_at)
         connection.when_answered(request.number, timing.answered)
     recording = context.recorder.recording if body.replica_id < 0 else None
+    min_bytes = body.min_bytes if body.min_bytes < MIN_BYTES_MAX else MIN_BYTES_MAX
+    max_bytes = body.max_bytes if body.max_bytes < ANSWER_MAX else ANSWER_MAX
+    toll: throttling.OfConsumer | None = None
+    throttle: Throttle | None = None
+    if context.quotas.is_on and body.replica_id < 0:
+        toll = throttling.OfConsumer(context, request)
+        throttle = toll.count
+        max_bytes = min(max_bytes, toll.bytes_max)
+        min_bytes = min(min_bytes, max_bytes)
     if single is not None:
         correlation_id, listener = request.header.correlation_id, connection.listener
         if (
             recording is None
             and (context.authorizer is None or _may_read(context, request, single))
-            and (answer := context.fetches.answer_at_once(single, offset, correlation_id, connection, listener))
+            and (toll is None or single.max_bytes <= max_bytes)
+            and (
+                answer := context.fetches.answer_at_once(single, offset, correlation_id, connection, listener, throttle)
+            )
+            is not None
         ):
-            connection.answer_records(request.number, answer)
+            if toll is not None and toll.throttle_ms:
+                _respond(context, request, ErrorCode.NONE, NO_SESSION_ID, [], toll.throttle_ms)
+            else:
+                connection.answer_records(request.number, answer)
             if timing is not None:
                 timing.handled()
             return
@@ -138,8 +154,8 @@ def _fetch(
         body.replica_id,
         body.replica_epoch,
         body.max_wait_ms,
-        body.min_bytes if body.min_bytes < MIN_BYTES_MAX else MIN_BYTES_MAX,
-        body.max_bytes if body.max_bytes < ANSWER_MAX else ANSWER_MAX,
+        min_bytes,
+        max_bytes,
         body.isolation_level,
         connection,
         None
@@ -157,10 +173,12 @@ def _fetch(
         None
         if context.authorizer is None
         else rights.reader_of_topics(context, request, is_follower=body.replica_id >= 0),
+        throttle,
     )
 
     def respond(error: ErrorCode, session_id: int, topics: FetchedTopics) -> None:
-        _respond(context, request, error, session_id, topics)
+        throttle_ms = toll.throttle_ms if toll is not None else 0
+        _respond(context, request, error, session_id, topics, throttle_ms)
 
     parked = context.fetches.fetch(params, body, respond, uses_topic_ids=version >= TOPIC_IDS_SINCE)
     if timing is not None:
@@ -186,7 +204,14 @@ def _refuse(request: Request) -> None:
     request.respond(fetch_codec.encode_response(version, 0, error, NO_SESSION_ID, []))
 
 
-def _respond(context: ApiContext, request: Request, error: ErrorCode, session_id: int, topics: FetchedTopics) -> None:
+def _respond(
+    context: ApiContext,
+    request: Request,
+    error: ErrorCode,
+    session_id: int,
+    topics: FetchedTopics,
+    throttle_ms: int,
+) -> None:
     version = request.header.api_version
     endpoints: Sequence[NodeEndpoint] = ()
     if version < STORAGE_ERROR_SINCE:
@@ -196,7 +221,7 @@ def _respond(context: ApiContext, request: Request, error: ErrorCode, session_id
         leaders = {hint[0] for hint in hints if hint is not None and hint[0] != -1}
         if leaders:
             endpoints = context.node_endpoints(leaders, request.connection.listener)
-    request.respond_records(fetch_codec.encode_parts(version, 0, error, session_id, topics, endpoints))
+    request.respond_records(fetch_codec.encode_parts(version, throttle_ms, error, session_id, topics, endpoints))
 
 
 def _as_old_clients_know_it(data: FetchPartitionData) -> FetchPartitionData:

@@ -16,10 +16,10 @@ import logging
 import struct
 from typing import Final
 
-from broker.apis.produce import respond
+from broker.apis.produce import body_size, respond
 from broker.network.request_channel import NO_FRAME, Request
 from broker.replication.appending.appends import ACKS_ALL, LEADER_ONLY
-from broker.requests import rights
+from broker.requests import rights, throttling
 from broker.requests.context import ApiContext
 from broker.requests.steps import OWN_ERROR
 from broker.settings.config import TopicConfig
@@ -33,6 +33,7 @@ from protocol.kafka.produce_codec import (
     ProducePartitionResult,
     one_partition,
     partition_of,
+    with_throttle_time,
 )
 from protocol.topic_names import INTERNAL_TOPICS
 from protocol.types import TopicPartition
@@ -168,8 +169,10 @@ class GatheredProduces:
                     request.connection.frame_handled(request)
 
     def _append(self, destination: Destination, gathered: list[Gathered]) -> None:
-        appends = self._context.replica_manager.appends
+        context = self._context
+        appends = context.replica_manager.appends
         tp, config = destination.tp, destination.config
+        has_quotas = context.quotas.is_on
         while gathered:
             needs_all = False
             batches = []
@@ -178,17 +181,20 @@ class GatheredProduces:
                 if acks == ACKS_ALL:
                     needs_all = True
             offsets, log_start, may_answer = appends.append_plain(tp, batches, needs_all=needs_all, config=config)
-            awaited: dict[tuple[int, int], list[tuple[Request, bytes]]] = {}
+            awaited: dict[tuple[int, int], list[tuple[Request, bytes, int]]] = {}
             for at, offset in enumerate(offsets):
                 request, acks, timeout_ms, _ = gathered[at]
                 header = request.header
                 answer = destination.answer(header.api_version).frame(header.correlation_id, offset, log_start)
                 if acks == LEADER_ONLY and may_answer:
+                    if has_quotas:
+                        answer = self._throttled(request, answer, body_size(request), acks)
                     request.respond_whole(answer)
                 else:
+                    size = body_size(request)
                     # A request that waits must not keep the records in memory.
                     request.frame = NO_FRAME
-                    awaited.setdefault((acks, timeout_ms), []).append((request, answer))
+                    awaited.setdefault((acks, timeout_ms), []).append((request, answer, size))
             if awaited:
                 end = offsets[-1] + batches[len(offsets) - 1][2] + 1
                 for (acks, timeout_ms), answers in awaited.items():
@@ -199,16 +205,17 @@ class GatheredProduces:
             gathered = gathered[len(offsets) + 1 :]
 
     def _answer_later(
-        self, tp: TopicPartition, end_offset: int, acks: int, timeout_ms: int, answers: list[tuple[Request, bytes]]
+        self, tp: TopicPartition, end_offset: int, acks: int, timeout_ms: int, answers: list[tuple[Request, bytes, int]]
     ) -> None:
         """Answers requests together, when the end of the last one is replicated, or flushed if they have acks=1."""
 
         def done(result: ProducePartitionResult) -> None:
-            for request, answer in answers:
+            has_quotas = self._context.quotas.is_on
+            for request, answer, size in answers:
                 if result.error == ErrorCode.NONE:
-                    request.respond_whole(answer)
+                    request.respond_whole(self._throttled(request, answer, size, acks) if has_quotas else answer)
                 else:
-                    respond(self._context, request, acks, [(tp.topic, 1)], [result])
+                    respond(self._context, request, acks, [(tp.topic, 1)], [result], size)
 
         appends = self._context.replica_manager.appends
         if acks == LEADER_ONLY:
@@ -216,17 +223,23 @@ class GatheredProduces:
         else:
             appends.when_replicated(tp, end_offset, timeout_ms, done)
 
+    def _throttled(self, request: Request, answer: bytes, size: int, acks: int) -> bytes:
+        """The answer with the throttle time of a request whose body has `size` bytes."""
+        throttle_ms = throttling.of_produce(self._context, request, size, acks)
+        return with_throttle_time(request.header.api_version, answer, throttle_ms) if throttle_ms else answer
+
     def _append_alone(self, tp: TopicPartition, item: Gathered) -> None:
         request, acks, timeout_ms, _ = item
         # As it was gathered: of a frame that is not bytes, `one_partition` reads only the start.
         frame, header = request.frame, request.header
         _, _, _, begin, end = one_partition(header.api_version, frame, header.body_offset)
+        size = body_size(request)
         request.frame = NO_FRAME
         self._context.replica_manager.appends.append(
             acks,
             timeout_ms,
             [(tp, memoryview(frame)[begin:end])],
-            lambda results: respond(self._context, request, acks, [(tp.topic, 1)], results),
+            lambda results: respond(self._context, request, acks, [(tp.topic, 1)], results, size),
         )
 
 

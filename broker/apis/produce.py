@@ -17,7 +17,7 @@ from typing import Any, Final
 from broker.network.request_channel import NO_FRAME, Request
 from broker.recording.record_keys import Keys, keys_at_once, keys_of_all
 from broker.recording.recording import NO_KEYS, Recording
-from broker.requests import rights
+from broker.requests import rights, throttling
 from broker.requests.context import ApiContext
 from broker.requests.steps import respond_later
 from broker.storage.disk.disk_threads import UNPACKING, UNPACKING_PLACES
@@ -78,15 +78,20 @@ async def _decode_and_append(
         return
     failed = _failed_all(body, *refusal)
     await pause()
-    respond(context, request, body.acks, _shape(body), failed)
+    respond(context, request, body.acks, _shape(body), failed, body_size(request))
 
 
 def _append(context: ApiContext, request: Request, body: ProduceRequest) -> Coroutine[Any, Any, None] | None:
     refusal = _refusal(body, request.header.api_version)
     if refusal is None:
         return _append_accepted(context, request, body)
-    respond(context, request, body.acks, _shape(body), _failed_all(body, *refusal))
+    respond(context, request, body.acks, _shape(body), _failed_all(body, *refusal), body_size(request))
     return None
+
+
+def body_size(request: Request) -> int:
+    """Bytes of the request without its header: what counts for a quota."""
+    return len(request.frame) - request.header.body_offset
 
 
 def _shape(body: ProduceRequest) -> list[tuple[str, int]]:
@@ -143,11 +148,13 @@ def _append_allowed(
     acks = body.acks
     refused = [_failed(tp.partition, denied[tp.topic], "") if tp.topic in denied else None for tp, _ in entries]
     allowed = [entry for entry in entries if entry[0].topic not in denied]
+    size = body_size(request)
     request.frame = NO_FRAME
 
     def respond_to_client(results: list[ProducePartitionResult]) -> None:
         left = iter(results)
-        respond(context, request, acks, shape, [next(left) if failed is None else failed for failed in refused])
+        every = [next(left) if failed is None else failed for failed in refused]
+        respond(context, request, acks, shape, every, size)
 
     if not allowed:
         respond_to_client([])
@@ -193,12 +200,13 @@ def _append_entries(
 ) -> Coroutine[Any, Any, None] | None:
     shape = _shape(body)
     acks = body.acks
+    size = body_size(request)
     # A produce that waits for replication must not keep the records in memory.
     request.frame = NO_FRAME
     entry = None if recording is None else recording.produce(request, acks, entries, body.transactional_id, keys)
 
     def respond_to_client(results: list[ProducePartitionResult]) -> None:
-        respond(context, request, acks, shape, results)
+        respond(context, request, acks, shape, results, size)
         if recording is not None and entry is not None:
             recording.produced(entry, results)
 
@@ -254,8 +262,13 @@ def respond(
     acks: int,
     shape: list[tuple[str, int]],
     results: list[ProducePartitionResult],
+    size: int,
 ) -> None:
-    """`results` are in the order of the request's partitions; `shape` has the number of partitions of each topic."""
+    """`results` are in the order of the request's partitions; `shape` has the number of partitions of each topic.
+
+    `size`: bytes of the request's body, which count for a quota.
+    """
+    throttle_ms = throttling.of_produce(context, request, size, acks) if context.quotas.is_on else 0
     if acks == 0:
         failed = next((result for result in results if result.error), None)
         if failed is None:
@@ -276,6 +289,6 @@ def respond(
         leaders = {result.leader_id for result in results if result.error and result.leader_id >= 0}
         endpoints = context.node_endpoints(leaders, request.connection.listener) if leaders else ()
     if len(results) > produce_codec.STEP:
-        respond_later(context, request, produce_codec.encoding_response(version, topics, 0, endpoints))
+        respond_later(context, request, produce_codec.encoding_response(version, topics, throttle_ms, endpoints))
         return
-    request.respond_small(produce_codec.encode_response(version, topics, 0, endpoints))
+    request.respond_small(produce_codec.encode_response(version, topics, throttle_ms, endpoints))

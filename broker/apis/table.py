@@ -21,6 +21,7 @@ from broker.apis.alter_configs import alter_configs
 from broker.apis.alter_partition_reassignments import alter_partition_reassignments
 from broker.apis.alter_replica_log_dirs import alter_replica_log_dirs
 from broker.apis.api_versions import api_versions
+from broker.apis.client_quotas import alter_client_quotas, describe_client_quotas
 from broker.apis.consumer_groups import consumer_groups
 from broker.apis.create_partitions import create_partitions
 from broker.apis.create_topics import create_topics
@@ -259,6 +260,8 @@ ROUTES: Mapping[ApiKey, Route] = MappingProxyType(
                 (READ, TOPIC),
             ),
         ),
+        ApiKey.DESCRIBE_CLIENT_QUOTAS: Route(describe_client_quotas, ((DESCRIBE_CONFIGS, CLUSTER),)),
+        ApiKey.ALTER_CLIENT_QUOTAS: Route(alter_client_quotas, ((ALTER_CONFIGS, CLUSTER),)),
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Route(describe_user_scram_credentials, ((DESCRIBE, CLUSTER),)),
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS: Route(alter_user_scram_credentials, ((ALTER, CLUSTER),)),
         ApiKey.UPDATE_FEATURES: Route(update_features, ((ALTER, CLUSTER),)),

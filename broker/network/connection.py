@@ -6,8 +6,8 @@ A connection has one queue. The channel takes requests from its head only, and o
 `frame_reader.py` cuts the bytes, `answer_writer.py` writes the answers. Here are the limits, and what waits for what:
 
     hold, release        may the next request be handled? (`Hold`)
-    _pause, read_again   may more be read? Not while too many requests are in flight or queued, while requests wait for `release`, or
-                         while there is no room for a large frame
+    _pause, read_again   may more be read? Not while too many requests are in flight or queued, while requests wait for `release`,
+                         while there is no room for a large frame, or while the connection is muted
 """
 
 from __future__ import annotations
@@ -108,6 +108,8 @@ class ClientConnection(Connection):
         self._waits_for_room = False  # for room in the queue; the channel then calls `read_again`
         self._read_ahead = 0  # bytes that count as those of large frames
         self._sent_ahead = 0  # bytes read since the queue was last empty, without those of incomplete large frames
+        self._muted_until = 0.0
+        self._unmuting: asyncio.TimerHandle | None = None
         self._frame_began: float | None = None  # when the frame that is incomplete began
         self._large_size = 0  # of the large frame that arrives
         self._large_began = 0.0
@@ -153,6 +155,9 @@ class ClientConnection(Connection):
         for callback in ended:
             callback()
         self._transport = None
+        if self._unmuting is not None:
+            self._unmuting.cancel()
+            self._unmuting = None
         # Requests that wait now came before the client closed the connection. They are handled: a producer with acks=0 sends and closes.
         self.release(~Hold.ASYNC_API)
 
@@ -248,6 +253,25 @@ class ClientConnection(Connection):
         if self._is_paused:
             self.read_again()
 
+    def mute(self, milliseconds: int) -> None:
+        """Neither reads nor handles anything for so long, or longer if it is muted already. Answers are still sent (KIP-219)."""
+        until = self._monotonic() + milliseconds / 1000
+        if self.state is not ConnectionState.OPEN or until <= self._muted_until:
+            return
+        self._muted_until = until
+        self.hold(Hold.THROTTLED)
+        self._pause()
+        if self._unmuting is None:
+            self._unmuting = asyncio.get_running_loop().call_later(milliseconds / 1000, self._unmute)
+
+    def _unmute(self) -> None:
+        left = self._muted_until - self._monotonic()
+        if left > 0:
+            self._unmuting = asyncio.get_running_loop().call_later(left, self._unmute)
+            return
+        self._unmuting = None
+        self.release(Hold.THROTTLED)
+
     def begin_fetch(self, request: Request, *, needs_room: bool) -> bool:
         """Returns False if the fetch must wait for the previous fetch or for room for its answer; it is then handled again. Also returns
         False if the connection has ended.
@@ -324,7 +348,7 @@ class ClientConnection(Connection):
     def read_again(self) -> None:
         """Continues paused reading, if nothing else forbids it; starts with the bytes that are here."""
         self._waits_for_room = False
-        if not self._is_paused or self.state is not ConnectionState.OPEN:
+        if not self._is_paused or self.state is not ConnectionState.OPEN or self.held & Hold.THROTTLED:
             return
         self._is_paused = False
         if not self.queue:

@@ -39,6 +39,8 @@ class Hold:
     """The next request is a fetch, and the unread answers of all clients leave no room for its answer."""
     HAD_ITS_SHARE: Final = 32
     """The connection got a large answer in this turn of the loop: others come first."""
+    THROTTLED: Final = 64
+    """The client is over a quota: the connection is muted (KIP-219)."""
 
 
 HELD_BYTES_MAX: Final = 1024**2

@@ -78,6 +78,9 @@ class Connection(asyncio.BufferedProtocol):
     def release(self, reason: int) -> None:
         raise NotImplementedError
 
+    def mute(self, milliseconds: int) -> None:
+        raise NotImplementedError
+
     def read_again(self) -> None:
         raise NotImplementedError
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from broker.admin.config_admin import ConfigAdmin
+from broker.admin.quota_admin import QuotaAdmin
 from broker.admin.scram_admin import ScramAdmin
 from broker.admin.topic_admin import TopicAdmin
 from broker.authorization.acl_store import AclStore
@@ -31,6 +32,7 @@ from broker.network.request_metrics import RequestMetrics
 from broker.process.audit_log import AuditLog
 from broker.process.clock import Clock, SystemClock
 from broker.process.rare_lines import RareLine
+from broker.quotas.client_quotas import Quotas
 from broker.recording.recorder import Recorder
 from broker.replication.fetching.fetches import Fetches
 from broker.replication.replica_manager import ReplicaManager
@@ -166,6 +168,8 @@ class ApiContext:
     configs: DynamicConfigs
     config_admin: ConfigAdmin
     scram_admin: ScramAdmin
+    quota_admin: QuotaAdmin
+    quotas: Quotas
     producer_ids: ProducerIds
     controller: ControllerRequests
     suspected_leaders: SuspectedLeaders

@@ -9,16 +9,14 @@ from __future__ import annotations
 import logging
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
-from urllib.parse import quote, unquote_plus
 
 from protocol.numbers import whole_number
 from protocol.plain_text import escaped, shortened
 from protocol.scram import HASHES, ITERATIONS_MIN, Credential
+from protocol.zk.entity_names import DEFAULT, desanitized, sanitized
 
 log = logging.getLogger(__name__)
 
-EVERYBODY = "<default>"
-"""The znode whose settings (quotas) are those of all users without their own."""
 FIELDS = ("salt", "stored_key", "server_key", "iterations")
 SHOWN_MAX = 100
 
@@ -26,16 +24,6 @@ SHOWN_MAX = 100
 def shown_user(name: str) -> str:
     """A user's name for one line of a log."""
     return repr(shortened(escaped(name), SHOWN_MAX))
-
-
-def znode_name(user: str) -> str:
-    """The name of the user's znode: percent-encoded, with Java's choice of plain characters."""
-    return quote(user, safe="").replace("~", "%7E")
-
-
-def user_of(name: str) -> str:
-    """The user of a znode with this name. Raises ValueError if it is no text in UTF-8."""
-    return unquote_plus(name, errors="strict")
 
 
 def credential_text(credential: Credential) -> str:
@@ -75,10 +63,10 @@ class ScramUsers:
     def changed(self, configs: Mapping[str, Mapping[str, str]]) -> None:
         """`configs`: the name of a znode -> its settings now; empty without a znode. What cannot be read is left out, and logged."""
         for name, config in configs.items():
-            if name == EVERYBODY:
+            if name == DEFAULT:
                 continue
             try:
-                user = user_of(name)
+                user = desanitized(name)
             except ValueError:
                 log.warning(
                     "/config/users/%s is no name of a user, and is ignored", shortened(escaped(name), SHOWN_MAX)
@@ -93,7 +81,7 @@ class ScramUsers:
     def all_are(self, names: Iterable[str]) -> None:
         """Forgets users whose znodes are not among these."""
         kept = set(names)
-        for user in [user for user in self._of if znode_name(user) not in kept]:
+        for user in [user for user in self._of if sanitized(user) not in kept]:
             del self._of[user]
 
 

@@ -401,6 +401,16 @@ class BrokerConfig:
     )
     alter_log_dirs_replication_quota_window_num: int = setting(11, minimum=1, maximum=INT_MAX)
     alter_log_dirs_replication_quota_window_size_seconds: int = setting(1, minimum=1, maximum=INT_MAX)
+    quota_window_num: int = setting(11, minimum=1, maximum=INT_MAX, doc="samples of the window of a client's quota")
+    quota_window_size_seconds: int = setting(
+        1, minimum=1, maximum=INT_MAX, doc="seconds of one sample of the window of a client's quota"
+    )
+    controller_quota_window_num: int = setting(
+        11, minimum=1, maximum=INT_MAX, doc="samples of the window of controller_mutation_rate"
+    )
+    controller_quota_window_size_seconds: int = setting(
+        1, minimum=1, maximum=INT_MAX, doc="seconds of one sample of the window of controller_mutation_rate"
+    )
 
     # groups
     group_min_session_timeout_ms: int = setting(6000, minimum=0, maximum=INT_MAX)

@@ -1,4 +1,4 @@
-"""Settings that change while the broker runs: of topics, of this broker, of all brokers, and of users (`/config`).
+"""Settings that change while the broker runs: of topics, of this broker, of all brokers, and of clients (`/config`).
 
 A change is written to `/config/...` and then announced by a child of `/config/changes`. Every broker follows those announcements
 (`broker/process/announcements.py`), and reads the named settings again. Invalid settings are logged, and the earlier values stay.
@@ -9,20 +9,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import Protocol
 
 from broker.process.announcements import Announcements
 from broker.process.clock import Clock
 from broker.process.event_log import EventLog
 from broker.settings.config import BrokerConfig
 from broker.settings.config_layers import ConfigLayers, believable
+from broker.settings.entity_configs import EntityConfigs, decoded, is_entity
 from protocol.topic_names import is_valid_topic_name, shown
+from protocol.zk.entity_names import DEFAULT
 from protocol.zk.session import (
     ConnectionLoss,
     SessionExpired,
     ZkError,
     ZooKeeperSession,
-    each_readable,
 )
 from protocol.zk.znodes import ConfigChangeZNode, ConfigZNode
 
@@ -30,24 +30,9 @@ log = logging.getLogger(__name__)
 
 TOPICS = "topics"
 BROKERS = "brokers"
-USERS = "users"
-CLUSTER_DEFAULT = "<default>"
-USERS_READ_AT_ONCE = 500
 NOTHING_GIVEN: Mapping[str, str] = MappingProxyType({})
 
 TopicOverrides = Mapping[str, str]
-
-
-class FollowsUsers(Protocol):
-    """Who needs the settings of users. Users go by the names of their znodes."""
-
-    def changed(self, configs: Mapping[str, Mapping[str, str]]) -> None:
-        """These are the settings of these users now; empty without a znode."""
-        ...
-
-    def all_are(self, names: Collection[str]) -> None:
-        """Other users have no settings."""
-        ...
 
 
 class DynamicConfigs:
@@ -65,8 +50,8 @@ class DynamicConfigs:
         self.layers = ConfigLayers(static, given=given)
         self.on_broker_config: Callable[[BrokerConfig], None] = lambda config: None
         self.on_topic_configs: Callable[[Mapping[str, TopicOverrides]], None] = lambda overrides: None
-        self.users: FollowsUsers | None = None
-        """None: nobody needs the settings of users."""
+        self.of_clients = EntityConfigs(zk)
+        """The settings of users, client ids and addresses."""
         self.topics_here: Callable[[], Collection[str]] = lambda: ()
         self._zk = zk
         self._events = events
@@ -93,30 +78,27 @@ class DynamicConfigs:
         """As a `Follower`."""
         await self._read_broker_layers()
         await self._refresh_topics(sorted(self.topics_here()))
-        if self.users is not None:
-            (found,) = await self._zk.children_many([ConfigZNode.parent(USERS)])
-            names = found or []
-            self.users.all_are(names)
-            for at in range(0, len(names), USERS_READ_AT_ONCE):
-                await self._read_users(names[at : at + USERS_READ_AT_ONCE])
+        await self.of_clients.read_all()
 
     async def read_again(self, *entities: str) -> None:
-        """Reads entities that may have changed: `topics/<name>`, `brokers/<id>`, `brokers/<default>`, `users/<name>`.
+        """Reads entities that may have changed: `topics/<name>`, `brokers/<id>`, `brokers/<default>`, and those of EntityConfigs.
 
         Others are only logged. Raises ZkError.
         """
-        topics = []
+        topics, clients = [], []
         for entity in entities:
             kind, _, name = entity.partition("/")
             # Other names cannot be topics, and some are not even paths: reading them from ZooKeeper would always fail.
             if kind == TOPICS and is_valid_topic_name(name):
                 topics.append(name)
-            elif kind == BROKERS and name in (CLUSTER_DEFAULT, self._own_name):
+            elif kind == BROKERS and name in (DEFAULT, self._own_name):
                 await self._read_broker_layers()
-            elif kind == USERS and self.users is not None and ConfigZNode.is_entity_name(name):
-                await self._read_users([name])
+            elif is_entity(entity):
+                clients.append(entity)
             else:
                 log.info("a change of the settings of %s does not concern this broker", shown(entity))
+        if clients:
+            await self.of_clients.read(clients)
         await self._refresh_topics(topics)
 
     async def _refresh_topics(self, topics: Sequence[str]) -> None:
@@ -165,30 +147,15 @@ class DynamicConfigs:
         found = await self._zk.get_many([ConfigZNode.path(TOPICS, topic) for topic in topics])
         readable: dict[str, TopicOverrides] = {}
         for topic, node in zip(topics, found, strict=True):
-            overrides = _decoded(f"topic {topic}", node[0] if node is not None else None)
+            overrides = decoded(f"topic {topic}", node[0] if node is not None else None)
             if overrides is not None:
                 readable[topic] = overrides
         return readable
 
-    # -- users ----------------------------------------------------------------------------------------------------
-
-    async def _read_users(self, names: Sequence[str]) -> None:
-        nodes = await each_readable([ConfigZNode.path(USERS, name) for name in names], self._zk.get_many)
-        configs: dict[str, Mapping[str, str]] = {}
-        for name, node in zip(names, nodes, strict=True):
-            if isinstance(node, ZkError):
-                log.warning("the settings of user %s cannot be read, the earlier ones stay: %s", shown(name), node)
-                continue
-            found = _decoded(f"user {shown(name)}", node[0] if node is not None else None)
-            if found is not None:
-                configs[name] = found
-        if self.users is not None:
-            self.users.changed(configs)
-
     # -- brokers --------------------------------------------------------------------------------------------------
 
     async def _read_broker_layers(self) -> None:
-        paths = [ConfigZNode.path(BROKERS, name) for name in (CLUSTER_DEFAULT, self._own_name)]
+        paths = [ConfigZNode.path(BROKERS, name) for name in (DEFAULT, self._own_name)]
         nodes = await self._zk.get_many(paths)
         before = self.layers
         cluster = _usable_layer("all brokers", nodes[0][0] if nodes[0] is not None else None, before.cluster)
@@ -202,21 +169,10 @@ class DynamicConfigs:
 
 
 def _usable_layer(entity: str, data: bytes | None, earlier: Mapping[str, str]) -> dict[str, str]:
-    found = _decoded(entity, data)
+    found = decoded(entity, data)
     if found is None:
         return dict(earlier)
     usable, complaints = believable(BrokerConfig, found, earlier, entity)
     for complaint in complaints:
         log.warning("%s", complaint)
     return usable
-
-
-def _decoded(entity: str, data: bytes | None) -> dict[str, str] | None:
-    """The settings in a config znode; empty if there is no znode; None, with a warning, if it cannot be read."""
-    if data is None:
-        return {}
-    try:
-        return ConfigZNode.decode(data)
-    except ValueError as error:
-        log.warning("the settings of %s cannot be read, the earlier ones stay: %s", entity, error)
-        return None

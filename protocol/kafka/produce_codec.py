@@ -241,6 +241,12 @@ class AppendedAnswer:
         return pack(self._size, correlation_id, self._start, base_offset, -1, self._end)
 
 
+def with_throttle_time(version: int, frame: bytes, throttle_ms: int) -> bytes:
+    """An answer of `AppendedAnswer.frame` with this throttle time."""
+    end = len(frame) - (1 if version >= FLEXIBLE_SINCE else 0)
+    return frame[: end - INT.size] + INT.pack(throttle_ms) + frame[end:]
+
+
 def _after_numbers(version: int) -> bytes:
     """What follows the offsets in an answer for one partition: the end of the partition and the topic, no throttle time."""
     if version >= FLEXIBLE_SINCE:

@@ -378,7 +378,10 @@ class ControllerEpochZNode:
 
 
 class ConfigZNode:
-    """`/config/<kind>/<name>`, kind `topics`, `brokers`, `users`, `clients` or `ips`: overrides as text."""
+    """`/config/<kind>/<name>`, kind `topics`, `brokers`, `users`, `clients` or `ips`: overrides as text.
+
+    The entity of a user together with a client id has the name `<user>/clients/<client id>` (`of_both`).
+    """
 
     @staticmethod
     def parent(kind: str) -> str:
@@ -392,6 +395,16 @@ class ConfigZNode:
     @staticmethod
     def path(kind: str, name: str) -> str:
         return f"/config/{kind}/{name}"
+
+    @staticmethod
+    def decode_entity(data: bytes) -> dict[str, str]:
+        """Of a user, client id or address. A node without content was made as the parent of others, as that of a user with client ids."""
+        return ConfigZNode.decode(data) if data else {}
+
+    @staticmethod
+    def of_both(user: str, client_id: str) -> str:
+        """The name of a user together with a client id, of their names."""
+        return f"{user}/clients/{client_id}"
 
     @staticmethod
     def encode(config: Mapping[str, str]) -> bytes:

@@ -17,6 +17,7 @@ from broker.network.request_metrics import RequestMetrics
 from broker.process.audit_log import AuditLog
 from broker.process.clock import SystemClock
 from broker.process.rare_lines import RareLine
+from broker.quotas.client_quotas import Quotas
 from broker.requests.long_answers import LongAnswers
 from broker.settings.config import BrokerConfig
 from protocol.errors import ErrorCode, KafkaError
@@ -96,6 +97,9 @@ class FakeConnection:
 
     release = hold
 
+    def mute(self, milliseconds: int) -> None:
+        """Nothing is read."""
+
     def frame_handled(self, request: Request) -> None:
         self.freed.append(request)
 
@@ -164,6 +168,7 @@ class World:
             recorder=SimpleNamespace(recording=None),
             authorizer=None,
             acls=None,
+            quotas=quotas(config),
             request_metrics=RequestMetrics(),
             audit=AuditLog(None, SystemClock()),
             denials=RareLine(1.0, lambda: 0.0),
@@ -217,6 +222,11 @@ def state(topic: str, number: int, leader: int, replicas: tuple[int, ...], epoch
 
 def gone(topic: str, number: int) -> PartitionState:
     return state(topic, number, LEADER_DURING_DELETE, ())
+
+
+def quotas(config: BrokerConfig | None = None, monotonic: Callable[[], float] = lambda: 0.0) -> Quotas:
+    """Those of nobody; time stands still."""
+    return Quotas(config or BrokerConfig(), monotonic)
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from broker.admin.config_admin import ConfigAdmin
+from broker.admin.quota_admin import QuotaAdmin, resolves
 from broker.admin.scram_admin import ScramAdmin
 from broker.admin.topic_admin import TopicAdmin
 from broker.authorization.acl_store import AclStore
@@ -15,6 +16,7 @@ from broker.authorization.authorizer import Authorizer
 from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.suspected_leaders import SuspectedLeaders
 from broker.process.event_log import EventLog
+from broker.quotas.client_quotas import Quotas
 from broker.requests.context import ApiContext
 from broker.requests.long_answers import LongAnswers
 from broker.requests.metadata_topics import MetadataTopics
@@ -53,6 +55,8 @@ def context_of(
         configs=configs,
         config_admin=ConfigAdmin(1, session, node.metadata, configs),
         scram_admin=ScramAdmin(session, configs),
+        quota_admin=QuotaAdmin(session, configs, resolves),
+        quotas=Quotas(config, cluster.time.monotonic),
         producer_ids=ProducerIds(1, session),
         controller=controller,
         suspected_leaders=suspected_leaders,

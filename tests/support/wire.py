@@ -17,7 +17,10 @@ CLIENT_ID = "test-wire"
 class Wire:
     """One connection to one broker; requests go out one at a time unless `send` and `receive` are used apart."""
 
-    def __init__(self, port: int, host: str = "127.0.0.1", timeout_s: float = 20.0) -> None:
+    def __init__(
+        self, port: int, host: str = "127.0.0.1", timeout_s: float = 20.0, client_id: str | None = CLIENT_ID
+    ) -> None:
+        self.client_id = client_id
         self.socket = socket.create_connection((host, port), timeout=timeout_s)
         self.correlation_id = 0
 
@@ -32,7 +35,7 @@ class Wire:
     def send(self, api_key: ApiKey, version: int, body: Mapping[str, Any]) -> int:
         """Sends one request; returns its correlation id."""
         self.correlation_id += 1
-        payload = messages.encode_request(api_key, version, self.correlation_id, CLIENT_ID, body)
+        payload = messages.encode_request(api_key, version, self.correlation_id, self.client_id, body)
         self.socket.sendall(struct.pack(">i", len(payload)) + payload)
         return self.correlation_id
 

@@ -67,13 +67,18 @@ NO_ROOM: Final = -(2**62)
 """This `max_bytes` means no records, not even the first batch."""
 
 
+Throttle = Callable[[int], int]
+"""Counts an answer of so many bytes. Returns the throttle time in milliseconds."""
+
+
 class FetchParams(NamedTuple):
     """The request's own fields. `replica_id` < 0: a consumer; `replica_epoch` is the follower's broker epoch.
 
     `observer` records the fetch when it is answered; None if nothing is recorded. `rack_id` is the consumer's rack, "" for none;
     None: the request's version is too old to read from a follower (KIP-392). `listener` is the one that the request came to.
     `may_be_stored`: if the fetch is answered in this turn of the loop, its records may be StoredBytes. `may_read` tells whether the client
-    may read the topic of that name; only GuardedReads ask it.
+    may read the topic of that name; only GuardedReads ask it. `throttle` is told the bytes of the answer; if it returns more than 0, the
+    client is over its quota, and gets an empty answer. None: it has no quota.
     """
 
     replica_id: int
@@ -88,6 +93,7 @@ class FetchParams(NamedTuple):
     listener: str = ""
     may_be_stored: bool = False
     may_read: Callable[[str], bool] | None = None
+    throttle: Throttle | None = None
 
     @property
     def is_follower(self) -> bool:

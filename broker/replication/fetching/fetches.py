@@ -28,7 +28,7 @@ from broker.process.topic_stats import BrokerTopicStats
 from broker.purgatory import Purgatory, Timers
 from broker.replication.fetching import large_fetches
 from broker.replication.fetching.delayed_fetch import DelayedFetch, is_decisive
-from broker.replication.fetching.fetch_reads import AnswerRoom, FetchParams, FetchReads, PartitionRead
+from broker.replication.fetching.fetch_reads import AnswerRoom, FetchParams, FetchReads, PartitionRead, Throttle
 from broker.replication.fetching.fetch_session import NO_SESSION_ID, FetchContext, FetchedTopics
 from broker.replication.fetching.large_fetches import LargeFetch, WaitingFetch
 from broker.replication.fetching.replication_throttle import ReplicationThrottle
@@ -52,6 +52,8 @@ EXPECTED_ERRORS: Final = frozenset(
     )
 )
 """Errors that are not counted as failed fetch requests (Kafka's `ReplicaManager.readFromLog`)."""
+PARTITION_SIZE: Final = 64
+"""About the bytes that an answer has for a partition besides its records."""
 TOUCHED_IN_A_TURN: Final = 400
 """Limit of touched partitions that one turn of the loop handles. If all leaderships end at once, ten thousand are touched."""
 
@@ -166,11 +168,17 @@ class Fetches:
         return self._answer_or_park(params, bounded.min_bytes, context, reads, respond)
 
     def answer_at_once(
-        self, single: SingleFetch, offset: int, correlation_id: int, room: AnswerRoom, listener: str
+        self,
+        single: SingleFetch,
+        offset: int,
+        correlation_id: int,
+        room: AnswerRoom,
+        listener: str,
+        throttle: Throttle | None = None,
     ) -> Sequence[Part] | None:
         """The answer to a consumer's fetch of one partition, without a session, if it can be given now with records only.
 
-        None: nothing is counted, and `fetch` is to be called.
+        None: nothing is counted, and `fetch` is to be called. Empty: `throttle` says that the client is over its quota.
         """
         if single.max_bytes > min(room.answer_room(), self._consumer_bytes_max):
             return None
@@ -181,6 +189,8 @@ class Fetches:
         if found is None:
             return None
         answer, size = found
+        if throttle is not None and throttle(size + PARTITION_SIZE):
+            return ()
         stats = self._stats.get(tp.topic)
         if stats is not None:
             stats.bytes_out += size
@@ -286,6 +296,9 @@ class Fetches:
     ) -> None:
         self._throttle.record(sum(read.throttled_size for read in reads))
         if params.room.is_open:
+            if params.throttle is not None and params.throttle(_size(reads)):
+                respond(ErrorCode.NONE, self._sessions.throttled(context), [])
+                return
             if params.is_follower:
                 self._stats.replication_bytes_out += sum(read.size for read in reads)
             else:
@@ -404,6 +417,11 @@ class Fetches:
             large.note(partitions)
         self._resting.wake(partitions, only_followers=True)
         self._parked_followers.check_all(partitions)
+
+
+def _size(reads: Sequence[PartitionRead]) -> int:
+    """About the bytes of an answer with these reads."""
+    return sum(read.size + PARTITION_SIZE for read in reads if read.size or read.data.error)
 
 
 def _take_first(touched: dict[TopicPartition, None]) -> dict[TopicPartition, None]:

@@ -144,6 +144,16 @@ class FetchSessionCache:
         self._count(session, len(session.partitions))
         return FetchContext(session, session.awake)
 
+    def throttled(self, context: FetchContext) -> int:
+        """The session id of an empty answer, because the client is over its quota. A session that the request opens is closed again.
+
+        The client's next request lists its partitions once more. A session that it has keeps its partitions, and what is news in them.
+        """
+        if context.is_incremental:
+            return context.session_id
+        self._close(context.session_id)
+        return NO_SESSION_ID
+
     def _continue(self, request: FetchRequest, uses_topic_ids: bool, looks_at_all: bool) -> FetchContext:
         session = self._sessions.get(request.session_id)
         if session is None or session.replica_id != request.replica_id:  # a session belongs to one replica id

@@ -18,14 +18,14 @@ from broker.requests.steps import Steps, respond_in_steps
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.kafka.by_schema import AnswerTooLarge
 from protocol.kafka.framing import is_flexible, parse_request_header, request_header
-from tests.support.api_world import FakeConnection
+from tests.support.api_world import FakeConnection, quotas
 
 
 async def closed_for(frame: bytes) -> list[str]:
     """Why the connection is closed when this request comes."""
     connection = FakeConnection()
     clock = SystemClock()
-    context = SimpleNamespace(clock=clock, long_answers=LongAnswers(clock.monotonic), authorizer=None)
+    context = SimpleNamespace(clock=clock, long_answers=LongAnswers(clock.monotonic), authorizer=None, quotas=quotas())
     handler = RequestHandler(cast(Any, context))
     handler.handle(Request(cast(Any, connection), 0, parse_request_header(frame), memoryview(frame), 0.0))
     while handler._tasks:
@@ -82,7 +82,7 @@ async def test_a_large_request_counts_until_it_is_handled(monkeypatch: pytest.Mo
         await done.wait()
 
     monkeypatch.setattr(request_handler, "HANDLERS", {ApiKey.LIST_GROUPS: long})
-    handler = RequestHandler(cast(Any, SimpleNamespace(authorizer=None)))
+    handler = RequestHandler(cast(Any, SimpleNamespace(authorizer=None, quotas=quotas())))
     connection = FakeConnection()
     request = Request(cast(Any, connection), 0, parse_request_header(HEADER), memoryview(HEADER), 0.0, 70_000)
     handler.handle(request)

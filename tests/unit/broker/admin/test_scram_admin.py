@@ -64,7 +64,7 @@ class World:
         self.users = ScramUsers()
         time = FakeTime()
         self.configs = DynamicConfigs(BrokerConfig(broker_id=1), self.session, time, EventLog(None, time))  # type: ignore[arg-type]
-        self.configs.users = self.users
+        self.configs.of_clients.users = self.users
         self.admin = ScramAdmin(self.session, self.configs)  # type: ignore[arg-type]
 
     def announce(self, entity: str) -> None:
@@ -104,7 +104,7 @@ async def test_another_brokers_users_are_followed_and_odd_announcements_do_no_ha
     world, other = World(), World()
     other.session = MemorySession(world.server)
     other.configs = DynamicConfigs(BrokerConfig(broker_id=2), other.session, FakeTime(), EventLog(None, FakeTime()))  # type: ignore[arg-type]
-    other.configs.users = other.users
+    other.configs.of_clients.users = other.users
     await world.admin.alter([upsertion("before")], [])
     await other.configs.start()
     assert other.can_log_in("before")

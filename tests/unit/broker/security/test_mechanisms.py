@@ -11,14 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.security.mechanisms import LoginRefused, Plain, Scram
-from broker.security.scram_users import (
-    ScramUsers,
-    credential_text,
-    read_credential,
-    user_of,
-    znode_name,
-)
+from broker.security.scram_users import ScramUsers, credential_text, read_credential
 from protocol.scram import HASHES, ScramClient, credential_of, salted_password
+from protocol.zk.entity_names import desanitized, sanitized
 
 CLIENT_NONCE = "rOprNGfwEbeRWgbNEkqO"
 SERVER_NONCE = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
@@ -36,7 +31,7 @@ def users_with(user: str, password: str, iterations: int = 4096) -> ScramUsers:
         )
         for name in HASHES
     }
-    users.changed({znode_name(user): config})
+    users.changed({sanitized(user): config})
     return users
 
 
@@ -207,7 +202,7 @@ def test_a_credential_that_cannot_be_used_lets_nobody_in(text: str, caplog: pyte
 )
 def test_the_znode_of_a_user_has_kafkas_name(user: str, name: str) -> None:
     """As Kafka's Sanitizer."""
-    assert (znode_name(user), user_of(name)) == (name, user)
+    assert (sanitized(user), desanitized(name)) == (name, user)
 
 
 def test_users_come_and_go() -> None:

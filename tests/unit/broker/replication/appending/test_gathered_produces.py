@@ -19,6 +19,7 @@ from broker.network.connection import ClientConnection, Limits
 from broker.network.processor import Processor
 from broker.network.request_channel import RequestChannel
 from broker.network.request_metrics import RequestMetrics
+from broker.quotas.client_quotas import Quotas
 from broker.replication.partition import Role
 from broker.request_handler import RequestHandler
 from broker.storage.log_types import AppendOrigin
@@ -27,6 +28,7 @@ from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import HEAD_SIZE
 from protocol.kafka.record_batch import build_batch
+from tests.support.api_world import quotas
 from tests.support.held_syncs import held_syncs
 from tests.support.replica_cluster import TP, Cluster
 from tests.support.turns import Turns
@@ -53,7 +55,9 @@ class Served:
             node_endpoints=lambda *_: (),
             recorder=SimpleNamespace(recording=None),
             authorizer=None,
+            quotas=quotas(),
         )
+        self.quotas: Quotas = context.quotas
         self.turns = Turns()
         metrics = RequestMetrics()
         metrics.by_key[ApiKey.PRODUCE].until_timed = 1_000_000  # a request that is timed is not gathered with others
@@ -315,3 +319,28 @@ async def test_a_bug_ends_only_the_connections_of_these_requests(
     monkeypatch.setattr(appends, "append_plain", lambda *_, **__: 1 // 0)
     served.send(plain(0, 1))
     assert [data.endswith(b"closed") for data in served.written()] == [True, True, False]
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+@pytest.mark.parametrize("version", range(3, 12))
+async def test_a_throttled_producer_is_told_how_long(
+    pair: Cluster, version: int, acks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same in both ways. Each answer that follows has a longer time, because more was produced."""
+    muted: list[int] = []
+    monkeypatch.setattr(ClientConnection, "mute", lambda _, milliseconds: muted.append(milliseconds))
+    for is_gathering in (True, False):
+        served = Served(pair, is_gathering=is_gathering, versions=range(version, version + 1))
+        served.quotas.changed({"clients/p": {"producer_byte_rate": "10"}})
+        served.send(plain(0, 0, 0, acks=acks))
+        await served.replicate()
+        answers = served.written()[0]
+        size = len(answers) // 3
+        times = [
+            messages.milliseconds(messages.decode_response(0, version, answers[at + 4 : at + size])[1].throttle_time)
+            for at in range(0, len(answers), size)
+        ]
+        assert [ms for ms in times if ms] == muted[-len([ms for ms in times if ms]) :]
+        assert times == sorted(times)
+        assert 15_000 < times[-1] < 40_000
+    assert muted[: len(muted) // 2] == muted[len(muted) // 2 :]

@@ -26,6 +26,7 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.produce_codec import ProducePartitionResult
 from protocol.kafka.record_batch import build_batch
 from protocol.recording import Header, RecordingReader, header_frame
+from tests.support.api_world import quotas
 from tests.support.replica_cluster import TP, Cluster
 from tests.unit.broker.network.test_processor import Clock, Transport, receive
 
@@ -170,6 +171,7 @@ async def test_later_requests_of_the_connection_wait_for_a_batch_in_the_thread(
         node_endpoints=lambda *_: (),
         recorder=SimpleNamespace(recording=recording),
         authorizer=None,
+        quotas=quotas(),
         request_metrics=RequestMetrics(),
     )
     handler = RequestHandler(context)

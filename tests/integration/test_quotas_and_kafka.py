@@ -1,0 +1,179 @@
+"""Quotas have the same throttle times and answers as in a real Kafka (CLI-6): the same requests to one broker of each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.conftest import CALM, ClusterFactory
+from tests.support.quotas import CLIENT_ID, IP, USER, Side, Throttled
+from tests.support.real_kafka import running_kafka, skip_without_kafka
+from tools.admin.bootstrap import addresses_of
+
+pytestmark = [pytest.mark.integration, pytest.mark.kafka, pytest.mark.timeout(600)]
+
+SETTINGS = {**CALM, "quota.window.num": "3", "controller.quota.window.num": "3"}
+TOLERANCE = 0.2
+SMALL_MS = 60
+"""Throttle times may differ by so much: a busy machine takes longer from one request to the next."""
+EXACT, OF_DEFAULT, ANY = 0, 1, 2
+
+
+@pytest.fixture(scope="module")
+def sides(tmp_path_factory: pytest.TempPathFactory, new_module_cluster: ClusterFactory) -> Iterator[list[Side]]:
+    """Ours, then Kafka's."""
+    skip_without_kafka()
+    cluster = new_module_cluster(brokers=1, overrides=SETTINGS)
+    with running_kafka(tmp_path_factory.mktemp("kafka"), brokers=1, overrides=SETTINGS) as kafka:
+        yield [Side(addresses_of(text)[0][1]) for text in (cluster.bootstrap_servers, kafka.bootstrap_servers)]
+
+
+def on_both(sides: list[Side], history: Callable[[Side], Any]) -> tuple[Any, Any]:
+    """What the history finds at each, at the same time."""
+    with ThreadPoolExecutor(2) as pool:
+        ours, kafkas = pool.map(history, sides)
+    return ours, kafkas
+
+
+def assert_alike(ours: Throttled, kafkas: Throttled) -> None:
+    for own, other in zip(ours.times, kafkas.times, strict=True):
+        assert abs(own - other) <= max(TOLERANCE * max(own, other), SMALL_MS), (ours, kafkas)
+    for side in (ours, kafkas):
+        for throttle_ms, took in zip(side.times, side.took[1:], strict=False):
+            assert took >= throttle_ms / 1000 - 0.05, "the connection is muted for so long"
+
+
+def test_producers_wait_alike(sides: list[Side]) -> None:
+    def history(side: Side) -> Throttled:
+        side.set({CLIENT_ID: "producer"}, producer_byte_rate=100_000)
+        return side.produce(side.topic(), "producer", [50_000] * 4 + [30_000, 60_000, 100, 100])
+
+    ours, kafkas = on_both(sides, history)
+    assert any(ours.times)
+    assert_alike(ours, kafkas)
+
+
+def test_consumers_wait_alike_and_get_nothing_meanwhile(sides: list[Side]) -> None:
+    def history(side: Side) -> tuple[Throttled, list[int]]:
+        topic = side.topic()
+        side.produce(topic, "filler", [50_000] * 4)
+        side.set({CLIENT_ID: "consumer"}, consumer_byte_rate=60_000)
+        return side.fetch(topic, "consumer", 6, 100_000)
+
+    (ours, own_sizes), (kafkas, kafkas_sizes) = on_both(sides, history)
+    assert any(ours.times)
+    assert_alike(ours, kafkas)
+    assert own_sizes == kafkas_sizes
+
+
+def test_the_same_level_counts(sides: list[Side]) -> None:
+    """From the least to the most specific: each new quota is larger than those that count no longer."""
+    levels = [
+        {CLIENT_ID: None},
+        {CLIENT_ID: "level"},
+        {USER: None},
+        {USER: None, CLIENT_ID: None},
+        {USER: None, CLIENT_ID: "level"},
+        {USER: "ANONYMOUS"},
+        {USER: "ANONYMOUS", CLIENT_ID: None},
+        {USER: "ANONYMOUS", CLIENT_ID: "level"},
+    ]
+
+    def history(side: Side) -> list[int]:
+        topic = side.topic()
+        found = []
+        try:
+            for number, entity in enumerate(levels):
+                side.set(entity, producer_byte_rate=2000 * 2**number)
+                # So many bytes at once throttle for three seconds, by any quota that is not this one for others.
+                found += side.produce(topic, "level", [2000 * 2**number * 3]).times
+            found += side.produce(topic, "other", [2000 * 2**8]).times
+            found += side.produce(topic, "", [2000 * 2**8]).times
+        finally:
+            for entity in levels:
+                side.alter(entity, producer_byte_rate=None)
+        return found
+
+    ours, kafkas = on_both(sides, history)
+    for own, other in zip(ours, kafkas, strict=True):
+        assert abs(own - other) <= max(TOLERANCE * max(own, other), SMALL_MS), (ours, kafkas)
+
+
+def test_a_quota_of_nothing(sides: list[Side]) -> None:
+    def history(side: Side) -> list[int]:
+        topic = side.topic()
+        side.set({CLIENT_ID: "nothing"}, producer_byte_rate=0, consumer_byte_rate=0)
+        produced = side.produce(topic, "nothing", [1000] * 2).times
+        throttled, sizes = side.fetch(topic, "nothing", 2, 100_000)
+        return [*produced, *throttled.times, *(size > 0 for size in sizes)]
+
+    ours, kafkas = on_both(sides, history)
+    assert ours == kafkas
+
+
+ALTERATIONS: list[tuple[dict[str, str | None], dict[str, float | None]]] = [
+    ({USER: "a b"}, {"producer_byte_rate": 1024, "request_percentage": 12.5}),
+    ({USER: "a b", CLIENT_ID: None}, {"consumer_byte_rate": 7}),
+    ({USER: None}, {"controller_mutation_rate": 0.25}),
+    ({CLIENT_ID: "c*~+d"}, {"producer_byte_rate": 1e15}),
+    ({CLIENT_ID: None}, {"producer_byte_rate": 5}),
+    ({IP: "10.0.0.7"}, {"connection_creation_rate": 12}),
+    ({IP: None}, {"connection_creation_rate": 100}),
+    ({IP: "no-such-host.invalid"}, {"connection_creation_rate": 1}),
+    ({IP: "::1"}, {"connection_creation_rate": 1}),
+    ({}, {"producer_byte_rate": 1}),
+    ({"group": "g"}, {"producer_byte_rate": 1}),
+    ({USER: ""}, {"producer_byte_rate": 1}),
+    ({USER: "u", IP: "10.0.0.7"}, {"producer_byte_rate": 1}),
+    ({USER: "u"}, {"producer_byte_rate": 1.5}),
+    ({USER: "u"}, {"producer_byte_rate": -1}),
+    ({USER: "u"}, {"request_percentage": -1}),
+    ({USER: "u"}, {"request_percentage": 12345678.9}),
+    ({USER: "u"}, {"connection_creation_rate": 1}),
+    ({IP: "10.0.0.8"}, {"producer_byte_rate": 1}),
+    ({IP: "10.0.0.8"}, {"connection_creation_rate": 3e9}),
+    ({USER: "u"}, {"unknown": 1}),
+    ({USER: "nobody"}, {"producer_byte_rate": None}),
+    ({USER: "a b"}, {"producer_byte_rate": None}),
+]
+FILTERS: list[tuple[list[tuple[str, int, str | None]], bool]] = [
+    ([], False),
+    ([], True),
+    ([(USER, ANY, None)], False),
+    ([(USER, ANY, None)], True),
+    ([(USER, EXACT, "a b")], False),
+    ([(USER, EXACT, "a b")], True),
+    ([(USER, OF_DEFAULT, None)], False),
+    ([(CLIENT_ID, EXACT, "c*~+d")], False),
+    ([(CLIENT_ID, OF_DEFAULT, None)], False),
+    ([(USER, EXACT, "a b"), (CLIENT_ID, OF_DEFAULT, None)], True),
+    ([(USER, ANY, None), (CLIENT_ID, ANY, None)], False),
+    ([(IP, ANY, None)], False),
+    ([(IP, EXACT, "10.0.0.7")], True),
+    ([(IP, OF_DEFAULT, None)], True),
+    ([(USER, ANY, None), (IP, ANY, None)], False),
+    ([(USER, ANY, None), (USER, ANY, None)], False),
+    ([("", ANY, None)], False),
+    ([("group", ANY, None)], False),
+    ([(USER, 3, None)], False),
+]
+
+
+def test_changes_and_descriptions_are_answered_alike(sides: list[Side]) -> None:
+    def history(side: Side) -> list[object]:
+        answers: list[object] = [side.alter(entity, validate_only=True, **quotas) for entity, quotas in ALTERATIONS]
+        answers += [side.alter(entity, **quotas) for entity, quotas in ALTERATIONS]
+        answers += [side.describe(components, strict=strict) for components, strict in FILTERS]
+        for entity, quotas in ALTERATIONS:
+            side.alter(entity, **dict.fromkeys(quotas))
+        return answers
+
+    ours, kafkas = on_both(sides, history)
+    asked: list[object] = [("validate", *one) for one in ALTERATIONS] + [*ALTERATIONS, *FILTERS]
+    differing = [
+        (question, own, other) for question, own, other in zip(asked, ours, kafkas, strict=True) if own != other
+    ]
+    assert differing == []
