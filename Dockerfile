@@ -80,7 +80,7 @@ RUN /opt/ottla/bin/pip install --no-cache-dir --no-deps --no-build-isolation . \
 
 FROM python AS tools
 # Here Compose mounts the brokers' volumes, read-only. A volume that is empty gets the owner of its directory.
-RUN install --directory --owner ottla --mode 0750 /brokers /brokers/broker-1 /brokers/broker-2 /brokers/broker-3 /brokers/broker-4 /brokers/broker-5
+RUN install --directory --owner ottla --mode 0750 /secured /brokers /brokers/broker-1 /brokers/broker-2 /brokers/broker-3 /brokers/broker-4 /brokers/broker-5
 COPY --from=tools-build /opt/ottla /opt/ottla
 USER ottla
 WORKDIR /brokers

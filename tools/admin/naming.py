@@ -8,6 +8,7 @@ Commands that need more than addresses (processes, event logs, containers) take 
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,8 @@ Decorator = Callable[[Command], Command]
 
 CLIENT_PROPERTIES = "client.properties"
 """The file in a run directory that says how its commands connect: what `--command-config` is for other clusters."""
+CONFIG_VARIABLE = "OTTLA_COMMAND_CONFIG"
+"""The environment variable that is the same for clusters that an address names."""
 LOCAL_DEFAULT = f"[default: {DEFAULT_RUN_DIRECTORY}]"
 
 
@@ -72,10 +75,18 @@ def fault_command_option(
 
 
 def command_config_option(
-    says: str = f"properties file with client settings (TLS, SASL)  [default: {CLIENT_PROPERTIES} of the run directory]",
+    says: str = f"file with client settings (TLS, SASL)  [default: {CLIENT_PROPERTIES} in --dir, else ${CONFIG_VARIABLE}]",
 ) -> Decorator[Any]:
     """`--command-config`."""
     return click.option("--command-config", type=FILE, metavar="FILE", help=says)
+
+
+def default_config(directory: Path | None) -> Path | None:
+    """The properties file of the run directory that names the cluster; without one, that of the environment variable; None without any."""
+    if directory is not None:
+        return client_properties_of(directory)
+    named = os.environ.get(CONFIG_VARIABLE)
+    return Path(named) if named else None
 
 
 def client_properties_of(directory: Path | None) -> Path | None:
@@ -94,8 +105,8 @@ class Where:
 
     @property
     def command_config(self) -> Path | None:
-        """The properties file that is given, else the one of the run directory; None without any."""
-        return self.given_config or client_properties_of(self.run_directory())
+        """The properties file that is given; else the one of the run directory, or that of the variable if an address names the cluster."""
+        return self.given_config or default_config(self.run_directory())
 
     def servers(self) -> str:
         """`host:port[,host:port...]`. Raises NoClusterNamed."""

@@ -19,9 +19,9 @@ from tools.admin.bootstrap import BOOTSTRAP_VARIABLE, addresses_of, find_bootstr
 from tools.admin.naming import (
     Where,
     bootstrap_option,
-    client_properties_of,
     command_config_option,
     compose_option,
+    default_config,
     directory_option,
     fault_command_option,
 )
@@ -182,7 +182,7 @@ def find(
 
     if project is None and Where(bootstrap_server).run_directory() and RunDirectory(DEFAULT_DIRECTORY).brokers():
         directory = directory or DEFAULT_DIRECTORY
-    config = command_config or client_properties_of(directory)
+    config = command_config or (default_config(directory) if project is None else None)
     security = read_security(config, ignores_others=command_config is None)
     if directory is not None:
         from tools.console.metrics import Metrics
@@ -204,6 +204,8 @@ def find(
         target = find_target(None, project, None, None)
         assert target is not None
         addresses = {broker: target.address(broker) for broker in target.broker_ids}
+        if config is None:
+            security = target.security
         return target, addresses, sources.of_compose(project), None, f"The Compose project {project}", security
     servers = find_bootstrap_servers(bootstrap_server)
     target = find_target(None, None, fault_command, servers) if fault_command is not None else None

@@ -6,12 +6,14 @@ import contextlib
 import functools
 import json
 import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from protocol.numbers import is_plain_number
+from tools.admin.bootstrap import parse_properties
 from tools.cluster.links.rules import ZOOKEEPER
 from tools.cluster.local_cluster import STOP_TIMEOUT_S
 from tools.cluster.processes import ClusterError
@@ -21,6 +23,7 @@ from tools.faults.docker_command import docker, environment_of, inspect
 from tools.faults.packets import DROP_OR_RESET, Host
 from tools.faults.record import state_directory
 from tools.faults.words import Breakage
+from tools.wire.client_properties import read_security
 from tools.wire.security import PLAINTEXT, Security
 
 PROJECT = "com.docker.compose.project"
@@ -31,6 +34,8 @@ ONE_OFF = "com.docker.compose.oneoff"
 BROKER_ID = "KAFKA_BROKER_ID"
 LISTENERS = "KAFKA_LISTENERS"
 ZOOKEEPER_CONNECT = "KAFKA_ZOOKEEPER_CONNECT"
+CONFIG, SECURED = "OTTLA_CONFIG", "/secured/security/"
+"""Where the brokers of docker-compose.secure.yml have their settings, beside the certificates."""
 ALL_ADDRESSES = {"", "0.0.0.0", "::"}
 NO_SESSIONS = "expire-session needs the brokers' own ZooKeeper on this machine: use --dir"
 
@@ -110,6 +115,7 @@ class ComposeCluster:
         self._project = project
         self._brokers: dict[int, Container] = {}
         self._addresses: dict[int, tuple[str, int]] = {}
+        self._is_secured = False
         connects = set()
         for found in containers:
             name, environment = name_of(found), environment_of(found)
@@ -122,6 +128,7 @@ class ComposeCluster:
                 raise ClusterError(f"containers {self._brokers[broker_id].name} and {name} are both broker {broker_id}")
             self._brokers[broker_id] = Container(name, broker_id, self)
             self._addresses[broker_id] = published_address(found)
+            self._is_secured |= environment.get(CONFIG, "").startswith(SECURED)
             connects.add(environment.get(ZOOKEEPER_CONNECT, "").partition(":")[0])
         if not self._brokers:
             raise ClusterError(f"the Compose project {project} has no broker: no container with {BROKER_ID}")
@@ -171,9 +178,10 @@ class ComposeCluster:
                 found[node] = Host(next(filter(None, addresses)), control_port_of(row))
         return found
 
-    @property
+    @functools.cached_property
     def security(self) -> Security:
-        return PLAINTEXT
+        """As admin, by the files in the containers of a project with docker-compose.secure.yml. Raises ClusterError."""
+        return security_in(next(iter(self._brokers.values())).name) if self._is_secured else PLAINTEXT
 
     def address(self, broker_id: int) -> tuple[str, int]:
         return self._addresses[broker_id]
@@ -225,6 +233,18 @@ def cluster_among(containers: Sequence[Mapping[str, Any]], project: str) -> Comp
             f"no container of the Compose project {project} runs; `docker-compose up --detach` starts them"
         )
     return ComposeCluster(project, mine)
+
+
+def security_in(container: str) -> Security:
+    """How admin connects, by the files in a broker's container. Raises ClusterError."""
+    with tempfile.TemporaryDirectory(prefix="ottla-secured-") as copied:  # only its owner can read it
+        for file in ("admin/client.properties", "authority.pem"):
+            docker("cp", f"{container}:{SECURED}{file}", copied)
+        properties = parse_properties((Path(copied) / "client.properties").read_text(encoding="utf-8"))
+        trusted = (Path(copied) / "authority.pem").read_text(encoding="utf-8")
+    given = {**properties, "ssl.truststore.certificates": trusted}
+    del given["ssl.truststore.location"]
+    return read_security(None, list(given.items()), ignores_others=True)
 
 
 def published_address(found: Mapping[str, Any]) -> tuple[str, int]:

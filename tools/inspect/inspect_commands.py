@@ -16,8 +16,8 @@ from tools.admin.completion import complete_topics
 from tools.admin.connection import format_option, print_json
 from tools.admin.naming import (
     bootstrap_option,
-    client_properties_of,
     command_config_option,
+    default_config,
     directory_option,
     zookeeper_option,
 )
@@ -77,7 +77,7 @@ def znodes(
     if zookeeper is not None and directory is not None:
         raise click.UsageError("--zookeeper and --dir name a cluster each; give one of them")
     with errors_in_one_line():
-        config = command_config or (client_properties_of(directory or DEFAULT_RUN_DIRECTORY) if not zookeeper else None)
+        config = command_config or default_config(None if zookeeper else directory or DEFAULT_RUN_DIRECTORY)
         security = read_security(config, ignores_others=True)
         zookeeper = zookeeper or run_directory_zookeeper(directory or DEFAULT_RUN_DIRECTORY)
         if zookeeper is None:

@@ -22,6 +22,7 @@ from tools.admin.naming import (
     client_properties_of,
     command_config_option,
     compose_option,
+    default_config,
     directory_option,
     fault_command_option,
 )
@@ -204,7 +205,6 @@ class Options:
 def verified(options: Options, started: ExitStack) -> int:
     """Checks the options before anything is started, runs, and prints the verdict; returns its exit code."""
     from ottla.records import BadId, id_finder
-    from tools.admin.client_settings import read_librdkafka_config
     from tools.judge.lines import lines_of
     from tools.verify.run import Asked
     from tools.verify.run import verify as run_verify
@@ -225,8 +225,7 @@ def verified(options: Options, started: ExitStack) -> int:
     read_security(options.command_config, ignores_others=True)  # its errors name the line
     check_times(scripted, options.seconds)
     cluster = cluster_of(options, scripted, started)
-    directory = None if cluster is None else cluster.record_file.parent
-    settings = read_librdkafka_config(options.command_config or client_properties_of(directory))
+    settings = settings_of(options, cluster)
     if options.bootstrap_server is not None:
         servers = checked(options.bootstrap_server, "--bootstrap-server")
     else:
@@ -282,6 +281,22 @@ def cluster_of(options: Options, faults: Sequence[ScriptedFault], started: ExitS
                 f"{option} is for a cluster of its own: without --dir, --compose and --bootstrap-server"
             )
     return cluster
+
+
+def settings_of(options: Options, cluster: Cluster | None) -> dict[str, str]:
+    """librdkafka's, by the properties file, or by what the cluster itself says. Raises AdminError."""
+    from tools.admin.client_settings import read_librdkafka_config
+    from tools.faults.processes import ProcessCluster
+    from tools.wire.security import PLAINTEXT
+
+    config = options.command_config
+    if config is None and options.bootstrap_server is not None:
+        config = default_config(None)
+    if config is None and isinstance(cluster, ProcessCluster):
+        config = client_properties_of(cluster.cluster.directory)
+    if config is None and cluster is not None and cluster.security != PLAINTEXT:
+        return cluster.security.librdkafka_properties()
+    return read_librdkafka_config(config)
 
 
 def environment_of(cluster: Cluster | None) -> dict[str, str]:

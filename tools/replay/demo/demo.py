@@ -19,6 +19,7 @@ from tools.admin.naming import client_properties_of
 from tools.cluster.guard import ClusterGuard
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.ownership import own_servers
+from tools.cluster.secured.files import ADMIN
 from tools.cluster.views import cluster_json, node_table
 from tools.faults.processes import ProcessCluster
 from tools.faults.roles import Roles
@@ -231,18 +232,22 @@ def print_nodes(cluster: LocalCluster) -> None:
 def print_next_steps(bootstrap_servers: str, directory: Path, output: OutputDirectory, group: str) -> None:
     found = shutil.which("ottla")
     command = "ottla" if found else str(Path(sys.executable).parent / "ottla")
+    secured = LocalCluster(directory).secured
+    connection = (
+        f"-b {bootstrap_servers}" if secured is None else f"-F {secured.path / ADMIN / 'librdkafka.properties'}"
+    )
     click.echo("\nTo try next:")
     for line, what in (
         (f"{command} cluster start --dir {directory}", "the same cluster again, with all its data"),
-        (f"{command} topic describe {TOPIC} --bootstrap-server {bootstrap_servers}", "leaders and replicas"),
+        (f"{command} topic describe {TOPIC} --dir {directory}", "leaders and replicas"),
         (
-            f"{command} group describe {group} --bootstrap-server {bootstrap_servers}",
+            f"{command} group describe {group} --dir {directory}",
             "the consumer group's committed offsets; it has no members any more",
         ),
-        (f"kcat -C -e -b {bootstrap_servers} -t {TOPIC}", "the events, by any Kafka client"),
+        (f"kcat -C -e {connection} -t {TOPIC}", "the events, by any Kafka client"),
         (f"{command} cluster kill 1 --dir {directory}", "inject a fault yourself; restart-broker 1 ends it"),
         (
-            f"{command} replay run {output.path / 'trace'} --speed 10080 --bootstrap-server {bootstrap_servers}",
+            f"{command} replay run {output.path / 'trace'} --speed 10080 --dir {directory}",
             "the replay again",
         ),
         (f"{command} cluster stop --dir {directory}", "stop the cluster"),
