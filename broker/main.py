@@ -21,7 +21,6 @@ import signal
 import ssl
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -73,9 +72,13 @@ from broker.requests.followers import is_of_follower
 from broker.requests.long_answers import LongAnswers
 from broker.requests.metadata_topics import MetadataTopics
 from broker.security.certificate_names import BadRules, namer, read_rules
+from broker.security.jwks import Keys
 from broker.security.login import Logins
+from broker.security.oauth_bearer import Validate, validate_unsecured
 from broker.security.scram_users import ScramUsers
+from broker.security.signed_tokens import validate_signed
 from broker.settings import config_sources
+from broker.settings.bearer import KeySource, SignedTokens, UnsecuredTokens
 from broker.settings.config import BrokerConfig, ConfigError, super_users_in
 from broker.settings.dynamic_configs import NOTHING_GIVEN, DynamicConfigs, TopicOverrides
 from broker.settings.listeners import listeners_of, metrics_listener
@@ -150,6 +153,8 @@ class Broker:
             (self._listeners.inter_broker, self._listeners.control_plane),
         )
         self._scram_users = ScramUsers()
+        self._token_keys: dict[KeySource, Keys] = {}
+        self._logins_at = {name: self._logins(name) for name in self._listeners.client_names}
         self._names_of = {name: self._name_of(name) for name in self._listeners.client_names}
         self._events = machine.events
         self._watchdog = machine.watchdog
@@ -332,6 +337,7 @@ class Broker:
                 background.create_task(self._follow_descriptor_limit()),
                 background.create_task(self._request_metrics.settle_regularly()),
                 background.create_task(self._tls.follow()),
+                *(background.create_task(keys.run()) for keys in self._token_keys.values()),
                 *(background.create_task(work()) for work in self._machine.housekeeping),
             ]
             if await unless_stopped(self._join(stop), stop):
@@ -349,6 +355,7 @@ class Broker:
         await self._log_manager.start()
         self._events.write("logs_opened", seconds=round(self._clock.monotonic() - began, 3))
         self._machine.keep_out_of_collections()
+        await asyncio.gather(*(keys.start() for keys in self._token_keys.values()))
         await self._zk.start(self._config.zookeeper_connection_timeout_ms / 1000)
         await self._despite_losses(lambda: registration.prepare_paths(self._zk))
         await self._despite_losses(self._configs.start)
@@ -469,22 +476,42 @@ class Broker:
             is_of_follower=partial(is_of_follower, self._metadata, config.broker_id) if is_shared else None,
             tls_context=self._tls_context(listener),
             name_of=self._names_of[listener],
-            logins=self._logins(listener),
+            logins=self._logins_at[listener],
             failure_delay_s=config.connection_failed_authentication_delay_ms / 1000,
         )
 
-    def _logins(self, listener: str) -> Logins | None:
+    def _logins(self, listener: str, *, are_for_ever: bool = False) -> Logins | None:
         """What logins on the listener need; None: there are none."""
         sasl = self._sasl.of(listener)
-        return Logins(sasl, self._scram_users, answer_before_login, self._machine.audit) if sasl is not None else None
+        if sasl is None:
+            return None
+        return Logins(
+            sasl,
+            self._scram_users,
+            answer_before_login,
+            self._machine.audit,
+            self._validate_tokens(listener, sasl.tokens),
+            self._clock.wall_ms,
+            are_for_ever=are_for_ever,
+        )
+
+    def _validate_tokens(self, listener: str, tokens: SignedTokens | UnsecuredTokens | None) -> Validate | None:
+        wall_ms = self._clock.wall_ms
+        match tokens:
+            case SignedTokens():
+                keys = self._token_keys.setdefault(tokens.source, Keys(tokens.source))
+                return lambda text: validate_signed(tokens, keys.keys, keys.missed, wall_ms(), text)
+            case UnsecuredTokens():
+                log.warning("listener %s takes tokens without a signature, so anybody can log in as anybody", listener)
+                return lambda text: validate_unsecured(tokens, wall_ms(), text)
+        return None
 
     def _control_logins(self) -> ControlLogins | None:
-        sasl = self._sasl.of(self._listeners.control_plane)
-        own = self._sasl.login_at(self._listeners.control_plane)
-        if sasl is None or own is None:
-            return None
         # A login counts for ever: the watches of other brokers send nothing.
-        logins = Logins(replace(sasl, max_reauth_ms={}), self._scram_users, answer_before_login, self._machine.audit)
+        logins = self._logins(self._listeners.control_plane, are_for_ever=True)
+        own = self._sasl.login_at(self._listeners.control_plane)
+        if logins is None or own is None:
+            return None
         delay_s = self._config.connection_failed_authentication_delay_ms / 1000
         authorizer, super_users = self._authorizer, super_users_in(self._config.super_users)
 

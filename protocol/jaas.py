@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-MODULES: Mapping[str, str] = MappingProxyType({"PlainLoginModule": "PLAIN", "ScramLoginModule": "SCRAM"})
+MODULES: Mapping[str, str] = MappingProxyType(
+    {"PlainLoginModule": "PLAIN", "ScramLoginModule": "SCRAM", "OAuthBearerLoginModule": "OAUTHBEARER"}
+)
 """The last part of a login module's class -> how the names of its mechanisms start."""
 FLAGS = ("required", "requisite", "sufficient", "optional")
 EXAMPLE = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="..." password="...";'
@@ -55,7 +57,7 @@ def read_entry(text: str) -> Entry:
         raise BadJaas(f"expected {EXAMPLE}")
     mechanism = MODULES.get(tokens[0].rpartition(".")[2])
     if mechanism is None:
-        raise BadJaas(f"login module {tokens[0]} is not supported; PlainLoginModule and ScramLoginModule are")
+        raise BadJaas(f"login module {tokens[0]} is not supported; {', '.join(MODULES)} are")
     rest = tokens[2:-1]
     if len(rest) % 3 or any(equals != "=" for equals in rest[1::3]):
         raise BadJaas(f"expected {EXAMPLE}")

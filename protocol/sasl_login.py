@@ -1,6 +1,6 @@
 """The client's side of a login by SASL, for a broker that connects to another: requests out, answers in. Pure.
 
-    SaslHandshake v1 -> SaslAuthenticate v2 with the tokens of PLAIN or SCRAM -> done
+    SaslHandshake v1 -> SaslAuthenticate v2 with the tokens of PLAIN, SCRAM or OAUTHBEARER -> done
 
 The caller sends each request that `ClientLogin.steps` yields, as `(api key, version, body)`, and sends the decoded answer into it.
 """
@@ -8,10 +8,11 @@ The caller sends each request that `ClientLogin.steps` yields, as `(api key, ver
 from __future__ import annotations
 
 import secrets
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from protocol import bearer
 from protocol.errors import ErrorCode, error_name
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
@@ -34,11 +35,13 @@ class LoginError(ConnectionError):
 
 @dataclass(frozen=True, slots=True)
 class ClientLogin:
-    """As whom to log in."""
+    """As whom to log in. Of OAUTHBEARER: `token()` makes or reads the token of each login, and raises OSError or ValueError."""
 
     mechanism: str
     username: str
-    password: str = field(repr=False)
+    password: str = field(default="", repr=False)
+    token: Callable[[], str] | None = field(default=None, repr=False, compare=False)
+    extensions: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def steps(self) -> Steps:
         """One login. Returns for how many ms it counts; 0: for ever. Raises LoginError."""
@@ -48,6 +51,8 @@ class ClientLogin:
             raise LoginError(
                 f"it refuses {self.mechanism}: {error_name(answer.error_code)}; it offers {shortened(offered, TEXT_MAX)}"
             )
+        if self.token is not None:
+            return (yield from self._bearer(self.token))
         if self.mechanism not in HASHES:
             answer = yield from self._token(f"\0{self.username}\0{self.password}".encode())
             return messages.milliseconds(answer.session_lifetime)
@@ -58,6 +63,18 @@ class ClientLogin:
             scram.check(answer.auth_bytes)
         except ScramError as problem:
             raise LoginError(escaped(str(problem))) from None
+        return messages.milliseconds(answer.session_lifetime)
+
+    def _bearer(self, token: Callable[[], str]) -> Steps:
+        try:
+            message = bearer.first_message(token(), self.extensions)
+        except (OSError, ValueError) as problem:
+            raise LoginError(f"it has no token to log in as user {escaped(self.username)!r}: {problem}") from None
+        answer = yield from self._token(message)
+        if answer.auth_bytes:
+            # Why the token is refused. The answer to the confirmation is an error with the same text.
+            yield from self._token(bearer.CONFIRMATION)
+            raise LoginError(f"it neither takes nor refuses the token of user {escaped(self.username)!r}")
         return messages.milliseconds(answer.session_lifetime)
 
     def _token(self, token: bytes) -> Generator[Asked, Any, Any]:

@@ -159,6 +159,8 @@ class ControlConnections:
                         return False
                     answer = login.take(frame)
                     self._release(connection)
+                    if login.refusal:
+                        self._logins.logins.refused(connection.address, login.refusal, login)
                     if login.result is not None:
                         connection.user = login.result.principal.name
                         if not self._is_broker(connection):
@@ -166,12 +168,13 @@ class ControlConnections:
                     writer.write(answer)
                     await writer.drain()
         except LoginFailed as failed:
-            self._logins.logins.refused(connection.address, failed.reason, login)
+            if failed.reason:
+                self._logins.logins.refused(connection.address, failed.reason, login)
             await asyncio.sleep(self._logins.failure_delay_s)
             writer.write(failed.answer)
             await writer.drain()
             who = f"user {shown_user(login.user)}" if login.user else "nobody"
-            raise ValueError(f"SASL login of {who} failed: {failed.reason}") from None
+            raise ValueError(f"SASL login of {who} failed: {failed.reason or login.refusal}") from None
         except TimeoutError:
             reason = f"no SASL login within {LOGIN_S:g} s"
             self._logins.logins.refused(connection.address, reason, login)

@@ -29,7 +29,7 @@ from protocol.types import Buffer
 log = logging.getLogger(__name__)
 
 LOGIN_BYTES_MAX = 16 * 1024
-"""Limit of a frame of a login, whatever `sasl.server.max.receive.size` is: no token of PLAIN or SCRAM is as long."""
+"""Limit of a frame of a login, whatever `sasl.server.max.receive.size` is: hardly any token is as long."""
 PENDING_S = 10.0
 """Time limit of a connection for its login."""
 PENDING_MAX = 4096
@@ -137,10 +137,13 @@ class LoginGate:
         except LoginFailed as failed:
             guest.has_failed = True
             connection.reads_no_more()
-            self._log(connection, failed.reason, login)
+            if failed.reason:
+                self._log(connection, failed.reason, login)
             asyncio.get_running_loop().call_later(self._failure_delay_s, self._end, connection, failed.answer)
         else:
             connection.answer_at_gate((answer,))
+            if login.refusal:
+                self._log(connection, login.refusal, login)
             if login.result is not None:
                 self._done(connection, guest, login.result)
         return False

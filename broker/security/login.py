@@ -18,8 +18,10 @@ from typing import Any, NamedTuple
 
 from broker.process.audit_log import AuditLog
 from broker.security.mechanisms import PLAIN, LoginRefused, Mechanism, Plain, Scram
+from broker.security.oauth_bearer import OAuthBearer, Validate
 from broker.security.scram_users import ScramUsers
 from broker.settings.sasl import ListenerSasl
+from protocol.bearer import MECHANISM as OAUTHBEARER
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
@@ -41,7 +43,7 @@ class _State(Enum):
 
 
 class LoginFailed(Exception):
-    """`answer` is sent before the connection is closed; empty: nothing is. `reason` is for the log."""
+    """`answer` is sent before the connection is closed; empty: nothing is. `reason` is for the log; "": that has it already."""
 
     def __init__(self, reason: str, answer: bytes = b"") -> None:
         super().__init__(reason)
@@ -50,7 +52,7 @@ class LoginFailed(Exception):
 
 
 class LoggedIn(NamedTuple):
-    """`lifetime_ms`: how long the login counts (`connections.max.reauth.ms`); 0: for ever."""
+    """`lifetime_ms`: how long the login counts (`connections.max.reauth.ms`, the end of a token); 0: for ever."""
 
     principal: Principal
     mechanism: str
@@ -61,9 +63,22 @@ class Logins:
     """What all logins on one listener need."""
 
     def __init__(
-        self, sasl: ListenerSasl, users: ScramUsers, answer_api_versions: AnswerApiVersions, audit: AuditLog
+        self,
+        sasl: ListenerSasl,
+        users: ScramUsers,
+        answer_api_versions: AnswerApiVersions,
+        audit: AuditLog,
+        validate: Validate | None = None,
+        wall_ms: Callable[[], int] = lambda: 0,
+        *,
+        are_for_ever: bool = False,
     ) -> None:
+        """`validate`: checks tokens of OAUTHBEARER; None: the listener does not have it. `are_for_ever`: no login ends, as long as its
+        connection lasts."""
         self.sasl = sasl
+        self.are_for_ever = are_for_ever
+        self._validate = validate
+        self._wall_ms = wall_ms
         self._audit = audit
         self.users = users
         self.answer_api_versions = answer_api_versions
@@ -78,6 +93,8 @@ class Logins:
         """The server's side of a login. `name` is one of the listener's mechanisms."""
         if name == PLAIN:
             return Plain(self.sasl.passwords)
+        if name == OAUTHBEARER and self._validate is not None:
+            return OAuthBearer(self._validate, self._wall_ms)
         return Scram(name, self.users, secrets.token_urlsafe(24), self._secret)
 
 
@@ -99,6 +116,11 @@ class Login:
     def user(self) -> str:
         """The name that the client gives; "" until it is known."""
         return self._mechanism.user if self._mechanism is not None else ""
+
+    @property
+    def refusal(self) -> str:
+        """For the log: why the client has been refused, although it is still to confirm that; "" otherwise."""
+        return self._mechanism.refusal if self._mechanism is not None else ""
 
     @property
     def mechanism(self) -> str:
@@ -183,8 +205,13 @@ class Login:
                 f"Cannot change principals during re-authentication from {self._before.principal.kind}."
                 f"{self._before.principal.name}: {principal.kind}.{principal.name}",
             )
-        self.result = LoggedIn(principal, self._name, self._logins.sasl.lifetime_ms(self._name))
+        self.result = LoggedIn(principal, self._name, self._lifetime_ms())
         return self.result
+
+    def _lifetime_ms(self) -> int:
+        assert self._mechanism is not None
+        limits = (self._logins.sasl.lifetime_ms(self._name), self._mechanism.lifetime_ms)
+        return 0 if self._logins.are_for_ever else min(filter(None, limits), default=0)
 
 
 def _body(header: RequestHeader, frame: Buffer) -> Any:

@@ -17,7 +17,6 @@ from broker.security.scram_users import ScramUsers
 from protocol.scram import HASHES, ITERATIONS_MIN, NO_BINDING, Credential
 
 PLAIN = "PLAIN"
-MECHANISMS = (PLAIN, *HASHES)
 
 VALUE = r"[^\x00,]+"
 NONCE = r"[\x21-\x2b\x2d-\x7e]+"
@@ -32,7 +31,7 @@ ANOTHER_ID = "Authentication failed: Client requested an authorization id that i
 
 
 class LoginRefused(Exception):
-    """`text` is what the client gets; "": Kafka's general text for wrong credentials. `reason` is for the log."""
+    """`text` is what the client gets; "": Kafka's general text for wrong credentials. `reason` is for the log; "": that has it already."""
 
     def __init__(self, reason: str, text: str = "") -> None:
         super().__init__(reason)
@@ -47,6 +46,10 @@ class Mechanism(Protocol):
     """The name that the client gives; "" until it is known."""
     is_complete: bool
     """Whether the user is who it says."""
+    lifetime_ms: int
+    """How long what the user has shown counts; 0: for ever."""
+    refusal: str
+    """For the log: why the client has been refused, although it is still to confirm that. "": it has not been."""
 
     def take(self, token: bytes) -> bytes:
         """The answer to the client's token. Raises LoginRefused."""
@@ -59,6 +62,8 @@ class Plain:
     def __init__(self, passwords: Mapping[str, str]) -> None:
         self.user = ""
         self.is_complete = False
+        self.lifetime_ms = 0
+        self.refusal = ""
         self._passwords = passwords
 
     def take(self, token: bytes) -> bytes:
@@ -88,6 +93,8 @@ class Scram:
     def __init__(self, mechanism: str, users: ScramUsers, nonce: str, secret: bytes) -> None:
         self.user = ""
         self.is_complete = False
+        self.lifetime_ms = 0
+        self.refusal = ""
         self._mechanism = mechanism
         self._hash = HASHES[mechanism]
         self._users = users

@@ -254,9 +254,11 @@ class BrokerConfig:
     ssl_of_listeners: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The settings above of single listeners: their keys with the prefix."""
 
-    # SASL; the prefix sets the first three for one listener
+    # SASL; the prefix sets these for one listener
     sasl_enabled_mechanisms: str = setting(
-        "GSSAPI", is_list=True, doc="PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, or several; Kafka's default is not supported"
+        "GSSAPI",
+        is_list=True,
+        doc="PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, or several; Kafka's default is not supported",
     )
     sasl_server_max_receive_size: int = setting(
         524288, minimum=0, maximum=INT_MAX, doc="limit in bytes of a request before the login; here at most 16384"
@@ -264,6 +266,29 @@ class BrokerConfig:
     connections_max_reauth_ms: int = setting(
         0, minimum=0, doc="time in ms after which a client must log in again; 0: never"
     )
+    sasl_oauthbearer_jwks_endpoint_url: str = setting(
+        "", doc="file or address of the public keys by which signed tokens are checked"
+    )
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: int = setting(
+        3_600_000, minimum=1000, doc="how often the keys are fetched again, in ms"
+    )
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_ms: int = setting(
+        100, minimum=1, doc="the first pause after a fetch that failed, in ms; each further one is twice as long"
+    )
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: int = setting(
+        10_000, minimum=1, doc="the longest pause after fetches that failed, in ms"
+    )
+    sasl_oauthbearer_expected_audience: str = setting(
+        "", is_list=True, doc="a token must be for one of these (aud); empty: it must be for nobody in particular"
+    )
+    sasl_oauthbearer_expected_issuer: str = setting("", doc="who must have issued a token (iss); empty: anybody")
+    sasl_oauthbearer_scope_claim_name: str = setting("scope", doc="the claim with the scope of a token")
+    sasl_oauthbearer_sub_claim_name: str = setting("sub", doc="the claim with the user's name")
+    sasl_oauthbearer_clock_skew_seconds: int = setting(
+        30, minimum=0, maximum=INT_MAX, doc="by how much the clocks of the issuer and of this broker may differ"
+    )
+    sasl_oauthbearer_token_endpoint_url: str = setting("", doc="file of the token with which this broker logs in")
+    # of all listeners
     sasl_mechanism_inter_broker_protocol: str = setting("GSSAPI", doc="how brokers log in at each other")
     connection_failed_authentication_delay_ms: int = setting(
         100, minimum=0, maximum=INT_MAX, doc="how long the answer to a failed login is delayed, in ms"
@@ -272,6 +297,8 @@ class BrokerConfig:
     """The settings above of single listeners: their keys with the prefix."""
     jaas: Mapping[str, str] = field(default_factory=dict, repr=False)
     """`[listener.name.<listener>.]<mechanism>.sasl.jaas.config`: a login module, and users with their passwords."""
+    sasl_handlers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """`[listener.name.<listener>.]oauthbearer.sasl.{server,login}.callback.handler.class`: a class of Kafka."""
 
     # rights
     authorizer_class_name: str = setting(
@@ -751,10 +778,21 @@ def settings_of(config: type) -> Mapping[str, Any]:
 LISTENER_PREFIX = "listener.name."
 
 
-SASL_OF_LISTENERS = ("connections.max.reauth.ms", "sasl.enabled.mechanisms", "sasl.server.max.receive.size")
-"""Settings of SASL that may have the prefix. The first may also have the name of a mechanism behind the prefix."""
-JAAS_KEY = re.compile(r"(listener\.name\..+\.)?(plain|scram-sha-256|scram-sha-512)\.sasl\.jaas\.config", re.IGNORECASE)
+SASL_OF_LISTENERS = (
+    "connections.max.reauth.ms",
+    "sasl.enabled.mechanisms",
+    "sasl.server.max.receive.size",
+    *(name.replace("_", ".") for name in BrokerConfig.__annotations__ if name.startswith("sasl_oauthbearer_")),
+)
+"""Settings of SASL that may have the prefix. The first and the last may also have the name of a mechanism behind the prefix."""
+JAAS_KEY = re.compile(
+    r"(listener\.name\..+\.)?(plain|scram-sha-256|scram-sha-512|oauthbearer)\.sasl\.jaas\.config", re.IGNORECASE
+)
 """The keys of `BrokerConfig.jaas`."""
+HANDLER_KEY = re.compile(
+    r"(listener\.name\..+\.)?oauthbearer\.sasl\.(server|login)\.callback\.handler\.class", re.IGNORECASE
+)
+"""The keys of `BrokerConfig.sasl_handlers`."""
 
 
 def key_of_all(key: str) -> str:

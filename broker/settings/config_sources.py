@@ -11,7 +11,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from broker.settings.config import JAAS_KEY, BrokerConfig, ConfigError, key_of_all, parse_value, settings_of
+from broker.settings.config import (
+    HANDLER_KEY,
+    JAAS_KEY,
+    BrokerConfig,
+    ConfigError,
+    key_of_all,
+    parse_value,
+    settings_of,
+)
 from protocol.numbers import whole_number
 
 ENVIRONMENT_PREFIX = "KAFKA_"
@@ -162,6 +170,7 @@ def _build(settings: Iterable[Setting], warnings: list[str]) -> LoadedConfig:
     ssl_of_listeners: dict[str, str] = {}
     sasl_of_listeners: dict[str, int | str] = {}
     jaas: dict[str, str] = {}
+    sasl_handlers: dict[str, str] = {}
     for key, text, where in settings:
         if key in known:
             values[key] = _parse(key, text, where)
@@ -171,6 +180,8 @@ def _build(settings: Iterable[Setting], warnings: list[str]) -> LoadedConfig:
             of_listeners[key] = _parse(shared, text, where, key)
         elif JAAS_KEY.fullmatch(key):
             jaas[key] = text
+        elif HANDLER_KEY.fullmatch(key):
+            sasl_handlers[key] = text.strip()
         elif key == "sasl.jaas.config":
             warnings.append(f"{where}: {key} is ignored, as in Kafka: put the mechanism before it, as in plain.{key}")
         elif key in SYNONYMS:
@@ -188,6 +199,7 @@ def _build(settings: Iterable[Setting], warnings: list[str]) -> LoadedConfig:
         ssl_of_listeners=ssl_of_listeners,
         sasl_of_listeners=sasl_of_listeners,
         jaas=jaas,
+        sasl_handlers=sasl_handlers,
     )
     _check_together(config)
     return LoadedConfig(config, tuple(warnings), given)

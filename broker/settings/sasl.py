@@ -8,8 +8,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from broker.settings.bearer import OAUTHBEARER, Given, SignedTokens, UnsecuredTokens, login_of, tokens_of
 from broker.settings.config import LISTENER_PREFIX, BrokerConfig, ConfigError, attribute
 from protocol.jaas import BadJaas, Entry, read_entry
 from protocol.sasl_login import ClientLogin
@@ -18,7 +20,7 @@ from protocol.scram import HASHES
 log = logging.getLogger(__name__)
 
 PLAIN = "PLAIN"
-MECHANISMS = (PLAIN, *HASHES)
+MECHANISMS = (PLAIN, *HASHES, OAUTHBEARER)
 USER_PREFIX = "user_"
 JAAS = "sasl.jaas.config"
 ENABLED = "sasl.enabled.mechanisms"
@@ -28,13 +30,14 @@ MAX_REAUTH = "connections.max.reauth.ms"
 
 @dataclass(frozen=True, slots=True)
 class ListenerSasl:
-    """Whom one listener lets in. `passwords`: of PLAIN, by user."""
+    """Whom one listener lets in. `passwords`: of PLAIN, by user. `tokens`: of OAUTHBEARER."""
 
     listener: str
     mechanisms: tuple[str, ...]
     passwords: Mapping[str, str] = field(repr=False)
     max_reauth_ms: Mapping[str, int]
     receive_bytes_max: int
+    tokens: SignedTokens | UnsecuredTokens | None = None
 
     def lifetime_ms(self, mechanism: str) -> int:
         """How long a login counts; 0: for ever."""
@@ -49,7 +52,7 @@ class BrokerSasl:
         names = tuple(listeners)
         self._of = {name: _Reading(name, config).sasl() for name in names}
         self._logins = {name: _Reading(name, config).own_login() for name in of_brokers if name in self._of}
-        for key in (*config.jaas, *config.sasl_of_listeners):
+        for key in (*config.jaas, *config.sasl_of_listeners, *config.sasl_handlers):
             ours = any(key.lower().startswith(_prefix(name)) for name in names)
             if key.startswith(LISTENER_PREFIX) and not ours:
                 log.warning("%s has no effect: listeners has none of that name with SASL", key)
@@ -112,6 +115,7 @@ class _Reading:
             passwords,
             {name: int(self._value(MAX_REAUTH, name)) for name in mechanisms},
             int(self._value("sasl.server.max.receive.size")),
+            tokens_of(self._given()) if OAUTHBEARER in mechanisms else None,
         )
 
     def own_login(self) -> ClientLogin:
@@ -126,6 +130,8 @@ class _Reading:
                 f"{BETWEEN_BROKERS}={mechanism}: {ENABLED} of listener {self._listener} does not have it, so other brokers "
                 "could not log in"
             )
+        if mechanism == OAUTHBEARER:
+            return login_of(self._given())
         entry = self._entry(mechanism)
         options = entry.options if entry is not None else {}
         if not options.get("username") or not options.get("password"):
@@ -134,6 +140,19 @@ class _Reading:
                 f"{self._listener} of the others"
             )
         return ClientLogin(mechanism, options["username"], options["password"])
+
+    def _given(self) -> Given:
+        """What belongs to OAUTHBEARER."""
+        handlers = {key.lower(): text for key, text in self._config.sasl_handlers.items()}
+
+        def handler(key: str) -> str:
+            short = f"{OAUTHBEARER.lower()}.{key}"
+            return handlers.get(_prefix(self._listener) + short) or handlers.get(short) or ""
+
+        entry = self._entry(OAUTHBEARER)
+        options = entry.options if entry is not None else {}
+        value = partial(self._value, mechanism=OAUTHBEARER)
+        return Given(self._listener, value, handler, self._jaas_key(OAUTHBEARER), options)
 
     def _entry(self, mechanism: str) -> Entry | None:
         """The JAAS entry of a mechanism. None: there is none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from tools.failures import AdminError
 from tools.properties_file import BadProperties, read_properties
@@ -16,9 +17,11 @@ ONLY_JAVA = frozenset(
         "ssl.keystore.type",
         "ssl.keystore.certificate.chain",
         "sasl.jaas.config",
+        "sasl.login.callback.handler.class",
+        "sasl.oauthbearer.token.endpoint.url",
     }
 )
-"""Names that librdkafka does not know, or refuses."""
+"""Names that librdkafka does not know, or refuses, or for whose values it needs more."""
 
 
 def read_command_config(command_config: Path | None) -> dict[str, str]:
@@ -35,7 +38,7 @@ def read_command_config(command_config: Path | None) -> dict[str, str]:
         raise AdminError(f"--command-config {command_config}: not a text file") from None
 
 
-def read_librdkafka_config(command_config: Path | None) -> dict[str, str]:
+def read_librdkafka_config(command_config: Path | None) -> dict[str, Any]:
     """The file's properties for confluent-kafka. Those of Java that say how to connect get librdkafka's names. Raises AdminError."""
     properties = read_command_config(command_config)
     if ONLY_JAVA.isdisjoint(properties):

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from protocol.bearer import MECHANISM as OAUTHBEARER
+from protocol.bearer import BadToken, unsecured_token
 from protocol.jaas import BadJaas, read_entry
 from protocol.tls import TlsError, certificates_in, private_key_in, read_pkcs12
 from tools.admin.bootstrap import client_endpoints
@@ -22,6 +24,10 @@ def security_of(properties: Mapping[str, str], directory: Path) -> Security:
     if protocol not in PROTOCOLS:
         return PLAINTEXT
     security = _encrypted(listener, properties, directory) if protocol.endswith("SSL") else PLAINTEXT
+    if protocol.startswith("SASL_") and properties.get("sasl.mechanism.inter.broker.protocol") == OAUTHBEARER:
+        options = _token_options(listener, properties)
+        url = "" if options else properties.get("sasl.oauthbearer.token.endpoint.url", "")
+        return replace(security, protocol=protocol, mechanism=OAUTHBEARER, token_url=url, token_options=options)
     mechanism, username, password = _login(listener, properties) if protocol.startswith("SASL_") else ("", "", "")
     return replace(security, protocol=protocol, mechanism=mechanism, username=username, password=password)
 
@@ -42,6 +48,19 @@ def _login(listener: str, properties: Mapping[str, str]) -> tuple[str, str, str]
             if mechanism == "PLAIN" and name.startswith("user_"):
                 return mechanism, name.removeprefix("user_"), password
     return between_brokers or "PLAIN", "", ""
+
+
+def _token_options(listener: str, properties: Mapping[str, str]) -> Mapping[str, str]:
+    """What tokens without a signature are made of; empty: brokers read theirs from a file."""
+    key = f"{OAUTHBEARER.lower()}.sasl.jaas.config"
+    try:
+        options = read_entry(
+            properties.get(f"listener.name.{listener.lower()}.{key}") or properties.get(key, "")
+        ).options
+        unsecured_token(options, 0)
+    except (BadJaas, BadToken):
+        return {}
+    return options
 
 
 def _encrypted(listener: str, properties: Mapping[str, str], directory: Path) -> Security:

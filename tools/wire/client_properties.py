@@ -14,7 +14,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, NoReturn
 
-from protocol.jaas import BadJaas, read_jaas
+from protocol.bearer import MECHANISM as OAUTHBEARER
+from protocol.bearer import BadToken, unsecured_token
+from protocol.jaas import BadJaas, read_entry, read_jaas
 from protocol.plain_text import escaped
 from protocol.tls import CERTIFICATE, tls_reason
 from tools.failures import ExpectedError
@@ -27,6 +29,9 @@ class BadClientProperties(ExpectedError):
     """What the properties say cannot be used. The text names the file, the line or the option, and what to do."""
 
 
+TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"
+TOKEN_HANDLER = "sasl.login.callback.handler.class"
+TOKEN_HANDLERS = ("OAuthBearerLoginCallbackHandler", "OAuthBearerUnsecuredLoginCallbackHandler")
 HOST_CHECK = "ssl.endpoint.identification.algorithm"
 KNOWN = (
     "security.protocol",
@@ -35,6 +40,8 @@ KNOWN = (
     "sasl.username",
     "sasl.password",
     "sasl.jaas.config",
+    "sasl.login.callback.handler.class",
+    "sasl.oauthbearer.token.endpoint.url",
     "ssl.truststore.type",
     "ssl.truststore.location",
     "ssl.truststore.certificates",
@@ -158,6 +165,11 @@ class _Reading:
         if mechanism_key is None:
             _fail(self._given["security.protocol"], f"also set sasl.mechanism: {', '.join(MECHANISMS)}")
         mechanism = self._choice(mechanism_key, MECHANISMS)
+        if mechanism == OAUTHBEARER:
+            return self._with_token(replace(security, mechanism=mechanism))
+        for key in (TOKEN_URL, TOKEN_HANDLER):
+            if key in self._given:
+                _fail(self._given[key], f"no effect with {mechanism_key}={mechanism}; set it to {OAUTHBEARER}")
         if jaas := self._given.get("sasl.jaas.config"):
             for key in ("sasl.username", "sasl.password"):
                 if other := self._given.get(key):
@@ -177,6 +189,33 @@ class _Reading:
                     f"{mechanism} needs sasl.username and sasl.password, or sasl.jaas.config; {key} is missing or empty",
                 )
         return replace(security, mechanism=mechanism, username=username, password=password)
+
+    def _with_token(self, security: Security) -> Security:
+        """A token from a file, or an unsecured one of the login module's options."""
+        for key in ("sasl.username", "sasl.password"):
+            if key in self._given:
+                _fail(self._given[key], f"no effect with {OAUTHBEARER}; remove it")
+        handler = self._given.get(TOKEN_HANDLER)
+        if handler is not None and handler.value.rpartition(".")[2] not in TOKEN_HANDLERS:
+            _fail(handler, f"not supported; expected {' or '.join(TOKEN_HANDLERS)}")
+        options: Mapping[str, str] = {}
+        if jaas := self._given.get("sasl.jaas.config"):
+            try:
+                entry = read_entry(jaas.value)
+            except BadJaas as problem:
+                _fail(jaas, str(problem))
+            if entry.mechanism != OAUTHBEARER:
+                _fail(jaas, f"the login module is not for {OAUTHBEARER}")
+            options = entry.options
+        if url := self._given.get(TOKEN_URL):
+            if not url.value.startswith("file:///"):
+                _fail(url, "only file:///... is supported: a file with the token, which another program keeps fresh")
+            return replace(security, token_url=url.value, token_options=options)
+        try:
+            unsecured_token(options, 0)
+        except BadToken as problem:
+            _fail(jaas or self._given["security.protocol"], f"{problem}; or set {TOKEN_URL} to a file with a token")
+        return replace(security, token_options=options)
 
     def _with_certificates(self, security: Security) -> Security:
         check = self._choice(HOST_CHECK, ("https", "none", "")) if HOST_CHECK in self._given else "https"

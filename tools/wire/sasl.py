@@ -6,6 +6,8 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
+from protocol.bearer import CONFIRMATION, first_message, unsecured_extensions
+from protocol.bearer import MECHANISM as OAUTHBEARER
 from protocol.errors import ErrorCode, error_name
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.messages import milliseconds
@@ -16,7 +18,7 @@ from tools.wire.connection import AccessRefused, BrokerConnection
 from tools.wire.security import Security
 
 PLAIN = "PLAIN"
-MECHANISMS = (PLAIN, *HASHES)
+MECHANISMS = (PLAIN, *HASHES, OAUTHBEARER)
 HANDSHAKE_VERSION = 1
 AUTHENTICATE_VERSION = 1
 TEXT_MAX = 300
@@ -36,6 +38,8 @@ async def authenticate(connection: BrokerConnection, client: str, security: Secu
         answer = await ask(ApiKey.SASL_AUTHENTICATE, AUTHENTICATE_VERSION, {"auth_bytes": message})
         if answer.error_code:
             said = shortened(escaped(answer.error_message or error_name(answer.error_code)), TEXT_MAX)
+            if security.mechanism == OAUTHBEARER:
+                raise AccessRefused(f"it refuses the token: {said}")
             raise AccessRefused(
                 f"it refuses user {escaped(security.username)!r} with {security.mechanism}: {said}; "
                 "check sasl.username and sasl.password"
@@ -50,6 +54,13 @@ async def authenticate(connection: BrokerConnection, client: str, security: Secu
         raise AccessRefused(f"it takes no SASL at this port; check security.protocol={security.protocol}")
     if answer.error_code:
         raise AccessRefused(f"it refuses the SASL handshake: {error_name(answer.error_code)}")
+    if security.mechanism == OAUTHBEARER:
+        try:
+            message = first_message(security.token(), unsecured_extensions(security.token_options))
+        except (OSError, ValueError) as problem:
+            raise AccessRefused(f"there is no token for it: {problem}") from None
+        said = await exchange(message)
+        return _lifetime_s(await exchange(CONFIRMATION) if said.auth_bytes else said)
     if security.mechanism == PLAIN:
         message = f"\0{security.username}\0{security.password}".encode()
         return _lifetime_s(await exchange(message))

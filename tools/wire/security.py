@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import ssl
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
+from protocol.bearer import MECHANISM, claims_of, unsecured_token
 from protocol.tls import Identity, certificates_in, load_identity, private_key_in, trust
 
+TOKEN_LENGTH_MAX = 16 * 1024
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
@@ -19,6 +25,10 @@ class Security:
     mechanism: str = ""
     username: str = ""
     password: str = field(default="", repr=False)
+    token_url: str = ""
+    """Of OAUTHBEARER: the file of the token, as `file:///...`. Empty: a token without a signature, of `token_options`."""
+    token_options: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+    """The options of the login module (`protocol/bearer.py`)."""
     trusted: str = ""
     """The certificates that brokers' certificates may lead to. Empty: the authorities that this machine trusts."""
     certificates: str = ""
@@ -36,6 +46,13 @@ class Security:
     def uses_sasl(self) -> bool:
         return self.protocol.startswith("SASL_")
 
+    def token(self) -> str:
+        """The token of OAUTHBEARER for one login. Raises OSError, ValueError."""
+        if not self.token_url:
+            return unsecured_token(self.token_options, time.time())
+        with Path(unquote(urlsplit(self.token_url).path)).open(encoding="ascii") as file:
+            return file.read(TOKEN_LENGTH_MAX).strip()
+
     def tls_context(self) -> ssl.SSLContext | None:
         """None without TLS. Raises ssl.SSLError if a certificate or the key cannot be used."""
         if not self.uses_tls:
@@ -47,8 +64,8 @@ class Security:
             load_identity(context, Identity(private_key_in(self.key) or self.key, self.certificates), self.key_password)
         return context
 
-    def librdkafka_properties(self) -> dict[str, str]:
-        """The same for confluent-kafka."""
+    def librdkafka_properties(self) -> dict[str, Any]:
+        """The same for confluent-kafka. Its `oauth_cb` is a function."""
         given: Mapping[str, str] = {
             "security.protocol": self.protocol,
             "sasl.mechanism": self.mechanism,
@@ -59,10 +76,17 @@ class Security:
             "ssl.key.pem": self.key,
             "ssl.key.password": self.key_password,
         }
-        found = {key: value for key, value in given.items() if value}
+        found: dict[str, Any] = {key: value for key, value in given.items() if value}
+        if self.mechanism == MECHANISM:
+            found["oauth_cb"] = self._token_of_librdkafka
         if self.uses_tls:
             found["ssl.endpoint.identification.algorithm"] = "https" if self.checks_host else "none"
         return found
+
+    def _token_of_librdkafka(self, _: str) -> tuple[str, float]:
+        """As `oauth_cb`: the token, and its end in seconds since 1970."""
+        token = self.token()
+        return token, float(claims_of(token).get("exp", 0))
 
 
 PLAINTEXT = Security()

@@ -26,6 +26,7 @@ NO_LIMITS = {
     "replica.alter.log.dirs.io.max.bytes.per.second",
     "replica.fetch.wait.max.ms",
     "replica.lag.time.max.ms",
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
 }
 """Settings with `max` in their names that bound nothing that a client could fill."""
 

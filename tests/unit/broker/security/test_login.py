@@ -13,8 +13,10 @@ from broker.apis.api_versions import answer_before_login
 from broker.process.audit_log import AuditLog
 from broker.process.clock import SystemClock
 from broker.security.login import VERSIONS_REFUSED_MAX, LoggedIn, Login, LoginFailed, Logins
+from broker.security.oauth_bearer import Bearer
 from broker.security.scram_users import ScramUsers
 from broker.settings.sasl import ListenerSasl
+from protocol.bearer import first_message
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
@@ -174,3 +176,20 @@ def test_no_bytes_log_in_or_fail_in_another_way(frames: list[bytes], before: str
         except (LoginFailed, MalformedRequest):
             break
     assert login.result is None
+
+
+@pytest.mark.parametrize(
+    ("max_reauth_ms", "are_for_ever", "lifetime_ms"),
+    [(0, False, 5000), (9000, False, 5000), (1000, False, 1000), (0, True, 0)],
+)
+def test_a_login_by_a_token_ends_with_it(max_reauth_ms: int, are_for_ever: bool, lifetime_ms: int) -> None:
+    sasl = ListenerSasl("CLIENTS", ("OAUTHBEARER",), {}, {"OAUTHBEARER": max_reauth_ms}, 1000)
+    bearer = Bearer("alice", 105_000)
+    logins = Logins(
+        sasl, ScramUsers(), answer_before_login, SILENT, lambda _: bearer, lambda: 100_000, are_for_ever=are_for_ever
+    )
+    login = Login(logins)
+    ask(login, ApiKey.SASL_HANDSHAKE, 1, {"mechanism": "OAUTHBEARER"})
+    said = ask(login, ApiKey.SASL_AUTHENTICATE, 2, {"auth_bytes": first_message("a.b.")})
+    assert messages.milliseconds(said.session_lifetime) == lifetime_ms
+    assert login.result == LoggedIn(Principal("User", "alice"), "OAUTHBEARER", lifetime_ms)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from protocol.bearer import claims_of, unsecured_token
 from protocol.jaas import BadJaas, Login, read_jaas
 from tests.support.certificates import KEY_PASSWORD, Certificates
 from tools.replay.run.access import take_access, write_access
@@ -80,8 +81,26 @@ def test_certificates(certificates: Certificates, file: Path) -> None:
 
 
 SASL = "security.protocol=SASL_PLAINTEXT\n"
+BEARER = f"{SASL}\nsasl.mechanism=OAUTHBEARER\n"
 LOGIN = f"{SASL}sasl.mechanism=PLAIN\nsasl.username=me\nsasl.password={SECRET}\n"
 TLS = "security.protocol=SSL\n"
+
+
+def test_tokens(file: Path, tmp_path: Path) -> None:
+    """Of a file, which may change, or of the options of the login module."""
+    module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
+    file.write_text(f'{BEARER}sasl.jaas.config={module} unsecuredLoginStringClaim_sub="{SECRET}";\n')
+    security = read_security(file, [])
+    assert claims_of(security.token())["sub"] == SECRET
+    assert SECRET not in repr(security)
+    token = tmp_path / "my token"
+    file.write_text(f"{BEARER}sasl.oauthbearer.token.endpoint.url={token.as_uri()}\n")
+    security = read_security(file, [])
+    for text in (unsecured_token({"unsecuredLoginStringClaim_sub": "a"}, 1000.0), "another"):
+        token.write_text(f"{text}\n")
+        assert security.token() == text
+    token.write_text(unsecured_token({"unsecuredLoginStringClaim_sub": "a"}, 1000.0))
+    assert security.librdkafka_properties()["oauth_cb"]("") == (security.token(), 4600.0)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +115,22 @@ TLS = "security.protocol=SSL\n"
         ("security.protocol=TLS", "'TLS' is not one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
         (f"sasl.password={SECRET}", "no effect with security.protocol=PLAINTEXT; set it to SASL_PLAINTEXT or SASL_SSL"),
         ("ssl.ca.location=/x", "no effect with security.protocol=PLAINTEXT; set it to SSL or SASL_SSL"),
-        (SASL, "also set sasl.mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
+        (SASL, "also set sasl.mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER"),
+        (
+            f"{BEARER}",
+            "security.protocol: it names nobody: set unsecuredLoginStringClaim_sub; or set sasl.oauthbearer.token",
+        ),
+        (f"{BEARER}sasl.username=me", "sasl.username: no effect with OAUTHBEARER; remove it"),
+        (f"{BEARER}sasl.jaas.config={PLAIN_JAAS}", "the login module is not for OAUTHBEARER"),
+        (f"{BEARER}sasl.oauthbearer.token.endpoint.url=https://x/y", "only file:///... is supported"),
+        (
+            f"{BEARER}sasl.login.callback.handler.class=a.Mine",
+            "not supported; expected OAuthBearerLoginCallbackHandler or",
+        ),
+        (
+            f"{SASL}\nsasl.mechanism=PLAIN\nsasl.oauthbearer.token.endpoint.url=file:///x",
+            "no effect with sasl.mechanism=PLAIN; set it to OAUTHBEARER",
+        ),
         (f"{SASL}sasl.mechanism=GSSAPI", "'GSSAPI' is not one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
         (f"{SASL}sasl.mechanism=PLAIN\nsasl.username=me", "line 2: sasl.mechanism: PLAIN needs sasl.username and"),
         (f"{LOGIN}sasl.jaas.config={PLAIN_JAAS}", "line 3: sasl.username: sasl.jaas.config is given, too"),
