@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import hmac
 from base64 import b64decode, b64encode
 
 import pytest
@@ -59,6 +60,19 @@ def test_our_client_logs_in(mechanism: str, user: str) -> None:
     assert (scram.is_complete, scram.user) == (True, user)
 
 
+def test_an_old_librdkafka_repeats_its_nonce_and_logs_in() -> None:
+    """Before 2.6.1. Kafka 3.9's ScramSaslServer asks only how the nonce ends, for its sake; the proof still covers all messages."""
+    scram = server()
+    first = scram.take(FIRST)
+    without_proof = f"c=biws,r={CLIENT_NONCE}{CLIENT_NONCE}{SERVER_NONCE}".encode()
+    message = b",".join((FIRST.removeprefix(b"n,,"), first, without_proof))
+    client_key = hmac.digest(salted_password("sha256", "pencil", SALT, 4096), b"Client Key", "sha256")
+    signature = hmac.digest(hashlib.sha256(client_key).digest(), message, "sha256")
+    proof = bytes(left ^ right for left, right in zip(client_key, signature, strict=True))
+    scram.take(without_proof + b",p=" + b64encode(proof))
+    assert scram.is_complete
+
+
 @pytest.mark.parametrize("mechanism", HASHES)
 @pytest.mark.parametrize(("user", "reason"), [("user", "the password is wrong"), ("nobody", "there is no such user")])
 def test_a_wrong_password_and_an_unknown_user_end_at_the_same_step(mechanism: str, user: str, reason: str) -> None:
@@ -94,6 +108,8 @@ def test_a_first_message_that_is_refused(token: bytes, reason: str) -> None:
     [
         (b"c=biws", b"c=eSws", "another binding"),  # y,,
         (b"r=rO", b"r=xx", "another nonce"),
+        (b"hNlF$k0", b"hNlF$k0x", "another nonce"),
+        (b"r=rO", b"r=xrO", "the password is wrong"),
         (b"p=dH", b"p=dI", "the password is wrong"),
         (b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=", b"p=", "the password is wrong"),
         (b",p=", b",q=", "not that of SCRAM"),
