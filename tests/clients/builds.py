@@ -43,6 +43,8 @@ class Build:
     """(sources, result) -> the command that downloads the packages"""
     build: Callable[[Path, Path], list[str]] | None
     """(sources, result) -> the command that builds the programs; None for a language that only needs packages"""
+    libraries: tuple[str, ...] = ()
+    """What pkg-config must find."""
     needs_copies: bool = False
     """Then the sources are copied to the result first."""
 
@@ -66,6 +68,9 @@ class Build:
         for tool in self.tools:
             if shutil.which(tool) is None:
                 return f"{tool} is not installed"
+        for library in self.libraries:
+            if subprocess.run(["pkg-config", "--exists", library], check=False).returncode:
+                return f"{library} is not installed, or not for programs in C (apt-get install {library}-dev)"
         built = self.result / "built"
         state = self._state()
         if built.exists() and built.read_text() == state:
@@ -146,13 +151,14 @@ NODE = Build(
 )
 RUST = Build(
     "rust",
-    ("cargo", "cc", "make"),
+    ("cargo", "cc", "make", "pkg-config"),
     "--version",
     fetch=lambda sources, _: ["cargo", "fetch", "--locked", "--manifest-path", str(sources / "Cargo.toml")],
     build=lambda sources, result: [
         *("env", "CFLAGS=-O0", "CXXFLAGS=-O0"),  # or librdkafka takes a minute more
         *("cargo", "build", "--locked", "--manifest-path", str(sources / "Cargo.toml"), "--target-dir", str(result)),
     ],
+    libraries=("libssl",),
 )  # fmt: skip
 
 

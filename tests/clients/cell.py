@@ -13,6 +13,7 @@ from tests.clients.clients import Client
 from tests.clients.disaster import Disaster
 from tests.clients.peers import COMMITTED, AiokafkaPeer, ConfluentPeer, Outgoing, Peer, Record
 from tests.clients.program import LIMIT_S, Program
+from tests.clients.secured import Secured
 from tests.support.invariants import eventually, wait_known_everywhere
 from tests.support.topics import new_topic
 from tools.cluster.local_cluster import LocalCluster
@@ -30,6 +31,8 @@ class Cell:
     cluster: LocalCluster
     directory: Path
     disaster: Disaster | None = None
+    secured: Secured | None = None
+    """Only for SECURED_FEATURES; `cluster` is its cluster then."""
     note: str = ""
     """What the client does not have of a feature that it has."""
     _programs: list[Program] = field(default_factory=list)
@@ -56,7 +59,7 @@ class Cell:
         return name
 
     def start(self, verb: str, **request: Any) -> Program:
-        """Starts the client's program; `request` is its JSON, without "bootstrap"."""
+        """Starts the client's program; `request` is its JSON. Without "bootstrap", it connects to `cluster` in the clear."""
         log = self.directory / f"{self.name.replace('/', '-')}-{next(self._numbers)}.log"
         request = {"bootstrap": self.cluster.bootstrap_servers, **request}
         program = Program(self.client, verb, request, log, until_stdin_closes=verb in UNTIL_STDIN_CLOSES)
@@ -67,9 +70,12 @@ class Cell:
         defaults = {"keys": None, "compression": "none", "acks": "all", "idempotent": False, "pause_ms": 0}
         return self.start("produce", topic=topic, values=list(values), **{**defaults, **changed})
 
-    def start_reader(self, topic: str, start: Any, count: int, isolation: str = COMMITTED) -> Program:
+    def start_reader(
+        self, topic: str, start: Any, count: int, isolation: str = COMMITTED, **connection: Any
+    ) -> Program:
         """Of partition 0."""
-        return self.start("consume", topic=topic, partition=0, **{"from": start}, count=count, isolation=isolation)
+        task = {"topic": topic, "partition": 0, "from": start, "count": count, "isolation": isolation}
+        return self.start("consume", **task, **connection)
 
     def write(self, topic: str, values: Sequence[str], partitions: int = 1) -> None:
         """By the independent client, to the partitions in turn."""

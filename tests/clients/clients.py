@@ -42,8 +42,13 @@ FEATURES = (
     "exactly once",
     "admin",
     "failover",
+    "TLS and PLAIN",
+    "TLS and SCRAM",
+    "denied",
 )
 """In the order of the columns in docs/CLIENTS.md."""
+SECURED_FEATURES = FEATURES[-3:]
+"""Those that need the brokers of `secured.py`."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -11,9 +11,10 @@ from confluent_kafka.admin import AdminClient
 
 from tests.clients import results
 from tests.clients.cell import Cell, closing
-from tests.clients.clients import Client
+from tests.clients.clients import SECURED_FEATURES, Client
 from tests.clients.disaster import Disaster
 from tests.clients.program import Unsupported
+from tests.clients.secured import Secured, secured_cluster
 from tests.conftest import running_clusters
 from tests.support.invariants import eventually
 from tools.cluster.local_cluster import LocalCluster
@@ -38,8 +39,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 class Matrix:
     """Plays a feature with all selected clients when the first cell of the feature is asked for."""
 
-    def __init__(self, cluster: LocalCluster, directory: Path, selected: dict[str, list[Client]]) -> None:
+    def __init__(
+        self,
+        cluster: LocalCluster,
+        secured: Callable[[], Secured],
+        directory: Path,
+        selected: dict[str, list[Client]],
+    ) -> None:
+        """`secured` starts the other cluster, if this run has a cell that needs it."""
         self._cluster = cluster
+        self._secured = secured
         self._directory = directory
         self._selected = selected
         self._outcomes: dict[tuple[str, Client], Outcome] = {}
@@ -71,8 +80,11 @@ class Matrix:
         killed = KILLED.get(feature)
         disaster = Disaster(len(clients), lambda: self._cluster.kill(killed)) if killed is not None else None
 
+        secured = self._secured() if feature in SECURED_FEATURES else None
+        cluster = self._cluster if secured is None else secured.cluster
+
         def outcome_of(client: Client) -> Outcome:
-            cell = Cell(feature, client, self._cluster, self._directory, disaster)
+            cell = Cell(feature, client, cluster, self._directory, disaster, secured)
             try:
                 with closing(cell):
                     play(cell)
@@ -124,7 +136,15 @@ def clients_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalC
 
 
 @pytest.fixture(scope="session")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    with secured_cluster(tmp_path_factory.mktemp("secured")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
 def matrix(
     request: pytest.FixtureRequest, clients_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Matrix:
-    return Matrix(clients_cluster, tmp_path_factory.mktemp("programs"), selected_cells(request.session.items))
+    directory = tmp_path_factory.mktemp("programs")
+    cells = selected_cells(request.session.items)
+    return Matrix(clients_cluster, lambda: request.getfixturevalue("secured"), directory, cells)

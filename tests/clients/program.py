@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,6 +48,7 @@ class Program:
         self._limit_s = limit_s
         self._changed = threading.Condition()
         self._has_closed_stdout = False
+        self._times = [time.monotonic()]
         command = [*client.command(), verb, json.dumps(request)]
         with log.open("wb") as stderr:
             self._process = subprocess.Popen(
@@ -68,6 +71,7 @@ class Program:
                 line = {"not JSON": text.decode(errors="replace")}
             with self._changed:
                 self.lines.append(line)
+                self._times.append(time.monotonic())
                 self._changed.notify_all()
         with self._changed:
             self._has_closed_stdout = True
@@ -77,6 +81,11 @@ class Program:
         """The values of `key` in the lines until now that have it."""
         with self._changed:
             return [line[key] for line in self.lines if key in line]
+
+    def longest_wait_s(self) -> float:
+        """For one of the lines until now, after the one before."""
+        with self._changed:
+            return max(later - earlier for earlier, later in itertools.pairwise(self._times))
 
     def wait_for(self, check: Callable[[], Any], what: str) -> Any:
         """Waits until `check` returns something true, and returns that. `check` is called after each line.

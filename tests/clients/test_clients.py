@@ -23,6 +23,7 @@ from tests.clients.clients import CLIENTS, FEATURES, Client
 from tests.clients.conftest import Matrix
 from tests.clients.peers import COMMITTED, UNCOMMITTED, Outgoing, Record
 from tests.clients.program import Line, Program
+from tests.clients.secured import DESCRIBED, HIDDEN, WRONG_PASSWORD
 from tests.support.invariants import eventually
 from tests.support.wire import Wire
 
@@ -48,6 +49,10 @@ ADMIN_ACTIONS = [
     "delete_topics",
 ]
 CHANGED_RETENTION_MS = "7200000"
+LOGINS = {"TLS and PLAIN": ("PLAIN", "PLAIN"), "TLS and SCRAM": ("SCRAM-SHA-256", "SCRAM-SHA-512")}
+"""Feature -> the mechanisms by which its producer and its reader log in."""
+DENIED_WITHIN_S = 30.0
+"""With the start of a JVM. Clients try again for longer, such as for `max.block.ms`, when they do not know an error."""
 
 
 @pytest.mark.timeout(900)  # the first test of a feature waits for all clients
@@ -359,6 +364,40 @@ def play_failover(cell: Cell) -> None:
     assert reader.values("value") == before + after
 
 
+# TLS, SASL, ACLs
+
+
+def play_login(cell: Cell) -> None:
+    """CLI-5: a producer and a reader log in, each by one of the mechanisms in turn, over TLS that checks the broker's certificate."""
+    assert cell.secured is not None
+    topic = cell.topic()
+    writes, reads = (cell.secured.login(mechanism) for mechanism in LOGINS[cell.feature])
+    values = numbered("value")
+    lines = cell.start_producer(topic, values, **writes).result()
+    records = cell.read(topic)
+    check_acknowledged(lines, records, values)
+    check_read(cell.start_reader(topic, "earliest", COUNT, **reads).result(), records)
+
+
+def play_denied(cell: Cell) -> None:
+    """CLI-5: what is denied is the client's own error, at once, and other topics go on; so is a wrong password."""
+    assert cell.secured is not None
+    topic = cell.topic()
+    before, after = numbered("before", 5), numbered("after", 5)
+    guess = cell.start("login", **cell.secured.login("PLAIN", WRONG_PASSWORD))
+    guess.result()
+    assert guess.values("refused") == ["SASL_AUTHENTICATION_FAILED"]
+    request = {"topic": topic, "denied": [HIDDEN, DESCRIBED], "group": cell.name, "before": before, "after": after}
+    program = cell.start("denied", **cell.secured.login("PLAIN"), **request)
+    refused = {(line["refused"], line["to"], line["topic"]) for line in program.result() if "refused" in line}
+    error = "TOPIC_AUTHORIZATION_FAILED"
+    assert refused == {(error, to, denied) for to in ("write", "read") for denied in (HIDDEN, DESCRIBED)}
+    assert sorted(program.values("acked")) == sorted(before + after)
+    assert program.values("value") == before + after
+    assert max(guess.longest_wait_s(), program.longest_wait_s()) < DENIED_WITHIN_S
+    cell.note = "; ".join(guess.values("note") + program.values("note"))
+
+
 PLAYS: dict[str, Callable[[Cell], None]] = {
     **dict.fromkeys(("none", "gzip", "snappy", "lz4", "zstd"), play_compression),
     "acks": play_acks,
@@ -374,4 +413,6 @@ PLAYS: dict[str, Callable[[Cell], None]] = {
     "exactly once": play_exactly_once,
     "admin": play_admin,
     "failover": play_failover,
+    **dict.fromkeys(LOGINS, play_login),
+    "denied": play_denied,
 }

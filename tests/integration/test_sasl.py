@@ -83,7 +83,7 @@ def secured(new_module_cluster: ClusterFactory) -> Secured:
         "listener.name.clients.plain.sasl.jaas.config": f'{PLAIN} user_alice="{SECRET}" user_carol="c";',
         "listener.name.clients.scram-sha-512.connections.max.reauth.ms": str(REAUTH_MS),
     }
-    cluster = new_module_cluster(brokers=1, overrides=settings, own_properties=one_more_listener("CLIENTS", port))
+    cluster = new_module_cluster(brokers=1, overrides=settings, own_properties=one_more_listener("CLIENTS", {1: port}))
     lines = (cluster.broker_directory(1) / "server.properties").read_text().splitlines()
     (clear,) = {
         part

@@ -175,7 +175,7 @@ def mixed(made: Certificates, new_cluster: ClusterFactory) -> Mixed:
         "listener.name.outside.ssl.keystore.password": STORE_PASSWORD,
         "ssl.key.password": STORE_PASSWORD,
     }
-    cluster = new_cluster(brokers=1, overrides=settings, own_properties=one_more_listener("OUTSIDE", port))
+    cluster = new_cluster(brokers=1, overrides=settings, own_properties=one_more_listener("OUTSIDE", {1: port}))
     lines = (cluster.broker_directory(1) / "server.properties").read_text().splitlines()
     (clear,) = {
         part

@@ -76,12 +76,12 @@ def _start_again(cluster: LocalCluster, zk: ZooKeeperView, topic: str, broker: i
     eventually(lambda: all(len(s.isr) == 3 for s in zk.states(topic).values()), "the ISRs are full again", 30)
 
 
-def one_more_listener(name: str, port: int) -> OwnProperties:
-    """`own_properties` of a cluster whose broker has another listener on 127.0.0.1."""
+def one_more_listener(name: str, ports: Mapping[int, int]) -> OwnProperties:
+    """`own_properties` of a cluster whose brokers have another listener on 127.0.0.1; `ports` has its port for each broker."""
 
     def listeners(broker: int, directory: Path) -> dict[str, str]:
         given = (directory / "server.properties").read_text()
         (line,) = [line for line in given.splitlines() if line.startswith("listeners=")]
-        return {"listeners": f"{line.partition('=')[2]},{name}://127.0.0.1:{port}"}
+        return {"listeners": f"{line.partition('=')[2]},{name}://127.0.0.1:{ports[broker]}"}
 
     return listeners

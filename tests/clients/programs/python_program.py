@@ -8,15 +8,18 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 UNSUPPORTED = 3
 HUNG_S = 15.0
 """A call of a library that takes longer never returns."""
 
+ONLY_LOGGED = "so with a topic hidden from a reader"
+"""A note to `say_refused`, after that of `say_login_by`."""
+
 Request = dict[str, Any]
-VERBS = frozenset(("produce", "consume", "group", "transact", "pipeline", "admin"))
+VERBS = frozenset(("produce", "consume", "group", "transact", "pipeline", "admin", "login", "denied"))
 
 
 class Unsupported(Exception):
@@ -30,6 +33,53 @@ def say(**line: Any) -> None:
     """From any thread: `print` writes the end of a line on its own."""
     with _saying:
         print(json.dumps(line), flush=True)
+
+
+def say_refused(error: str, *, to: str, topic: str, saw: object, **note: str) -> None:
+    """`error`: Kafka's name of the error that the library has raised; `to`: "write" or "read"; `note`: what is odd about it."""
+    say(refused=error, to=to, topic=topic, saw=str(saw), **note)
+
+
+def say_login(error: str | None, saw: object = None) -> None:
+    """`error`: as in `say_refused`; None if the login counts."""
+    say(**({"logged_in": True} if error is None else {"refused": error, "saw": str(saw)}))
+
+
+class Logged(logging.Handler):
+    """Parts of one type in the lines of a library's log, from now on: errors that it does not raise."""
+
+    def __init__(self, library: str, kind: type[Any]) -> None:
+        super().__init__()
+        self.found: list[Any] = []
+        self._kind = kind
+        logging.getLogger(library).addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.found += [part for part in record.args or () if isinstance(part, self._kind)]
+
+
+def say_login_by(call: Callable[[], Any], logged: Logged, raised: type[Exception]) -> None:
+    """What came of a login by a library that only logs why it failed, and raises `raised`."""
+    try:
+        call()
+    except raised as problem:
+        if not logged.found:
+            raise
+        note = f"a wrong password raises {type(problem).__name__}, and only its log names it"
+        say(refused="SASL_AUTHENTICATION_FAILED", saw=str(logged.found[0]), note=note)
+    else:
+        say_login(None)
+
+
+def librdkafka_connection(request: Request) -> dict[str, str]:
+    """Its settings for a cluster, and for the login there."""
+    settings = {"bootstrap.servers": request["bootstrap"]}
+    if "security" in request:
+        security = request["security"]
+        settings |= {"security.protocol": "sasl_ssl", "ssl.ca.location": security["authority"]}
+        settings |= {"sasl.mechanism": security["mechanism"], "sasl.username": security["user"]}
+        settings |= {"sasl.password": security["password"]}
+    return settings
 
 
 def did(action: str, saw: Any) -> None:

@@ -13,13 +13,30 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import (
     CommitFailedError,
     IllegalGenerationError,
+    KafkaConnectionError,
     KafkaError,
     RebalanceInProgressError,
+    SaslAuthenticationFailed,
+    TopicAuthorizationFailedError,
     UnknownMemberIdError,
 )
+from aiokafka.helpers import create_ssl_context
 from aiokafka.structs import TopicPartition
 
-from tests.clients.programs.python_program import VERBS, Request, did, encoded, run, say, say_record, stdin_closed
+from tests.clients.programs.python_program import (
+    ONLY_LOGGED,
+    VERBS,
+    Logged,
+    Request,
+    did,
+    encoded,
+    run,
+    say,
+    say_login_by,
+    say_record,
+    say_refused,
+    stdin_closed,
+)
 
 POLL_MS = 100
 MOST = 50
@@ -27,6 +44,17 @@ REBALANCED = (CommitFailedError, IllegalGenerationError, RebalanceInProgressErro
 """A commit is refused, because another member has the partitions by now."""
 
 Records = list[Any]
+
+
+def connection(request: Request) -> dict[str, Any]:
+    """Settings for a cluster, and for the login there."""
+    settings: dict[str, Any] = {"bootstrap_servers": request["bootstrap"]}
+    if "security" in request:
+        security = request["security"]
+        context = create_ssl_context(cafile=security["authority"])
+        settings |= {"security_protocol": "SASL_SSL", "ssl_context": context, "sasl_mechanism": security["mechanism"]}
+        settings |= {"sasl_plain_username": security["user"], "sasl_plain_password": security["password"]}
+    return settings
 
 
 async def say_acked(value: str, delivery: Awaitable[Any]) -> None:
@@ -46,7 +74,7 @@ async def send_all(producer: AIOKafkaProducer, request: Request, **place: int) -
 
 async def produce(request: Request) -> None:
     async with AIOKafkaProducer(
-        bootstrap_servers=request["bootstrap"],
+        **connection(request),
         acks=request["acks"] if request["acks"] == "all" else int(request["acks"]),
         compression_type=None if request["compression"] == "none" else request["compression"],
         enable_idempotence=request["idempotent"],
@@ -58,7 +86,7 @@ async def produce(request: Request) -> None:
 async def consume(request: Request) -> None:
     place = TopicPartition(request["topic"], request["partition"])
     async with AIOKafkaConsumer(
-        bootstrap_servers=request["bootstrap"],
+        **connection(request),
         group_id=None,
         enable_auto_commit=False,
         isolation_level=request["isolation"],
@@ -93,7 +121,7 @@ class Assignments(ConsumerRebalanceListener):  # type: ignore[misc]
 
 def member(request: Request, topic: str, **settings: Any) -> AIOKafkaConsumer:
     consumer = AIOKafkaConsumer(
-        bootstrap_servers=request["bootstrap"],
+        **connection(request),
         group_id=request["group"],
         enable_auto_commit=False,
         auto_offset_reset="earliest",
@@ -134,7 +162,7 @@ async def group(request: Request) -> None:
 
 async def transactional(request: Request) -> AIOKafkaProducer:
     producer = AIOKafkaProducer(
-        bootstrap_servers=request["bootstrap"],
+        **connection(request),
         transactional_id=request["transactional_id"],
         transaction_timeout_ms=10_000,
         linger_ms=2,
@@ -180,7 +208,7 @@ async def pipeline(request: Request) -> None:
 
 
 async def admin(request: Request) -> None:
-    client = AIOKafkaAdminClient(bootstrap_servers=request["bootstrap"])
+    client = AIOKafkaAdminClient(**connection(request))
     await client.start()
     topic = request["topic"]
     await client.create_topics([NewTopic(topic, 2, 3, topic_configs={"retention.ms": "3600000"})])
@@ -208,9 +236,51 @@ async def partitions_of(client: AIOKafkaAdminClient, topic: str, expected: int) 
         await asyncio.sleep(POLL_MS / 1000)
 
 
+def login(request: Request) -> None:
+    async def connect() -> None:
+        producer = AIOKafkaProducer(**connection(request))
+        try:
+            await producer.start()
+        finally:
+            await producer.stop()
+
+    say_login_by(lambda: asyncio.run(connect()), Logged("aiokafka", SaslAuthenticationFailed), KafkaConnectionError)
+
+
+async def denied(request: Request) -> None:
+    topic, others = request["topic"], request["denied"]
+    async with AIOKafkaProducer(**connection(request)) as producer:
+        await send_all(producer, {"topic": topic, "values": request["before"]})
+        for other in others:
+            try:
+                await producer.send_and_wait(other, b"denied")
+            except TopicAuthorizationFailedError as problem:
+                say_refused("TOPIC_AUTHORIZATION_FAILED", to="write", topic=other, saw=repr(problem))
+        await send_all(producer, {"topic": topic, "values": request["after"]})
+    logged = Logged("aiokafka.cluster", str)
+    settings = {"group_id": None, "enable_auto_commit": False, "auto_offset_reset": "earliest"}
+    async with AIOKafkaConsumer(**connection(request), **settings) as consumer:
+        consumer.assign([TopicPartition(name, 0) for name in (*others, topic)])
+        left, unrefused = len(request["before"]) + len(request["after"]), set(others)
+        while left or unrefused:
+            try:
+                records = await read(consumer)
+            except TopicAuthorizationFailedError as problem:
+                for name in unrefused & set(problem.args):
+                    say_refused("TOPIC_AUTHORIZATION_FAILED", to="read", topic=name, saw=repr(problem))
+                unrefused -= set(problem.args)
+            else:
+                left -= len(records)
+                for record in records:
+                    say_record(record.partition, record.offset, record.key, record.value, record.timestamp)
+            for name in unrefused & set(logged.found):
+                say_refused("TOPIC_AUTHORIZATION_FAILED", to="read", topic=name, saw=logged.found, note=ONLY_LOGGED)
+            unrefused -= set(logged.found)
+
+
 def in_a_loop(verb: Callable[[Request], Any]) -> Callable[[Request], None]:
     return lambda request: asyncio.run(verb(request))
 
 
 if __name__ == "__main__":
-    sys.exit(run({verb: in_a_loop(globals()[verb]) for verb in VERBS}))
+    sys.exit(run({**{verb: in_a_loop(globals()[verb]) for verb in VERBS}, "login": login}))

@@ -23,9 +23,12 @@ from tests.clients.programs.python_program import (
     Request,
     did,
     encoded,
+    librdkafka_connection,
     run,
     say,
+    say_login,
     say_record,
+    say_refused,
     starting_again_if_hung,
     stdin_closed,
 )
@@ -60,7 +63,7 @@ def say_acked(error: KafkaError | None, message: Message) -> None:
 def produce(request: Request) -> None:
     producer = Producer(
         {
-            "bootstrap.servers": request["bootstrap"],
+            **librdkafka_connection(request),
             "acks": request["acks"],
             "compression.type": request["compression"],
             "enable.idempotence": request["idempotent"],
@@ -77,7 +80,7 @@ def produce(request: Request) -> None:
 def consume(request: Request) -> None:
     consumer = Consumer(
         {
-            "bootstrap.servers": request["bootstrap"],
+            **librdkafka_connection(request),
             "group.id": "unused",
             "enable.auto.commit": False,
             "isolation.level": request["isolation"],
@@ -119,7 +122,7 @@ def has_record(message: Message) -> bool:
 
 def member(request: Request, topic: str, settings: dict[str, Any]) -> Consumer:
     """A consumer that is subscribed to the topic, and says its assignments."""
-    consumer = Consumer({"bootstrap.servers": request["bootstrap"], "group.id": request["group"], **MEMBER, **settings})
+    consumer = Consumer({**librdkafka_connection(request), "group.id": request["group"], **MEMBER, **settings})
     consumer.subscribe(
         [topic],
         on_assign=lambda _, partitions: say(assigned=[at.partition for at in partitions]),
@@ -171,7 +174,7 @@ def insist(call: Callable[[], Any]) -> None:
 def transactional(request: Request) -> Producer:
     producer = Producer(
         {
-            "bootstrap.servers": request["bootstrap"],
+            **librdkafka_connection(request),
             "transactional.id": request["transactional_id"],
             "transaction.timeout.ms": 10_000,
             "linger.ms": 2,
@@ -242,7 +245,7 @@ def seek_to_committed(consumer: Consumer) -> None:
 
 
 def admin(request: Request) -> None:
-    client = AdminClient({"bootstrap.servers": request["bootstrap"]})
+    client = AdminClient(librdkafka_connection(request))
     topic = request["topic"]
     configs = {"retention.ms": "3600000"}
     client.create_topics([NewTopic(topic, 2, 3, config=configs)], operation_timeout=LONG_S)[topic].result()
@@ -271,6 +274,60 @@ def partitions_of(client: AdminClient, topic: str, expected: int) -> dict[int, l
         if len(found) == expected:
             return {number: partition.replicas for number, partition in found.items()}
         time.sleep(POLL_S)
+
+
+def login(request: Request) -> None:
+    """librdkafka tries a failed login again without an end, and reports each failure as an event."""
+    errors: list[KafkaError] = []
+    client = AdminClient({**librdkafka_connection(request), "error_cb": errors.append})
+    while True:
+        try:
+            client.list_topics(timeout=POLL_S)
+        except KafkaException as problem:
+            errors.append(problem.args[0])
+            client.poll(0)
+        else:
+            say_login(None)
+            return
+        for error in errors:
+            if error.code() == KafkaError._AUTHENTICATION:
+                say_login("SASL_AUTHENTICATION_FAILED", error)
+                return
+
+
+def denied(request: Request) -> None:
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            say_acked(error, message)
+        else:
+            say_refused(error.name(), to="write", topic=message.topic(), saw=error)
+
+    producer = Producer(librdkafka_connection(request))
+    topic, others = request["topic"], request["denied"]
+    for name, values in (
+        (topic, request["before"]),
+        *((other, ["denied"]) for other in others),
+        (topic, request["after"]),
+    ):
+        for value in values:
+            producer.produce(name, value.encode(), on_delivery=delivered)
+        producer.flush()
+    consumer = Consumer({**librdkafka_connection(request), "group.id": request["group"], **MEMBER})
+    consumer.subscribe([*others, topic])
+    unread, unrefused = len(request["before"]) + len(request["after"]), set(others)
+    while unread or unrefused:
+        for message in consumer.consume(MOST, POLL_S):
+            error = message.error()
+            if error is None:
+                unread -= 1
+                say_record(
+                    message.partition(), message.offset(), message.key(), message.value(), message.timestamp()[1]
+                )
+            else:
+                if message.topic() in unrefused:
+                    say_refused(error.name(), to="read", topic=message.topic(), saw=error)
+                unrefused.discard(message.topic())
+    consumer.close()
 
 
 if __name__ == "__main__":

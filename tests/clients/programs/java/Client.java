@@ -39,7 +39,9 @@ import org.apache.kafka.common.errors.InvalidProducerEpochException;
 import org.apache.kafka.common.errors.ProducerFencedException;
 import org.apache.kafka.common.errors.RebalanceInProgressException;
 import org.apache.kafka.common.errors.TimeoutException;
+import org.apache.kafka.common.errors.TopicAuthorizationException;
 import org.apache.kafka.common.errors.UnknownTopicOrPartitionException;
+import org.apache.kafka.common.protocol.Errors;
 import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
@@ -67,6 +69,8 @@ public class Client {
             case "transact" -> transact();
             case "pipeline" -> pipeline();
             case "admin" -> admin();
+            case "login" -> login();
+            case "denied" -> denied();
             default -> throw new IllegalArgumentException("unknown verb " + arguments[0]);
         }
     }
@@ -116,16 +120,33 @@ public class Client {
         return asked.get(name).asText();
     }
 
-    static KafkaProducer<String, String> producer(Map<String, String> more) {
+    /** Settings for a cluster, and for the login there. */
+    static Properties connection() {
         Properties settings = new Properties();
         settings.put("bootstrap.servers", text("bootstrap"));
+        JsonNode security = asked.get("security");
+        if (security != null) {
+            String mechanism = security.get("mechanism").asText();
+            String module = mechanism.equals("PLAIN") ? "plain.PlainLoginModule" : "scram.ScramLoginModule";
+            settings.put("security.protocol", "SASL_SSL");
+            settings.put("ssl.truststore.type", "PEM");
+            settings.put("ssl.truststore.location", security.get("authority").asText());
+            settings.put("sasl.mechanism", mechanism);
+            settings.put("sasl.jaas.config", String.format(
+                "org.apache.kafka.common.security.%s required username=\"%s\" password=\"%s\";",
+                module, security.get("user").asText(), security.get("password").asText()));
+        }
+        return settings;
+    }
+
+    static KafkaProducer<String, String> producer(Map<String, String> more) {
+        Properties settings = connection();
         settings.putAll(more);
         return new KafkaProducer<>(settings, new StringSerializer(), new StringSerializer());
     }
 
     static KafkaConsumer<String, String> consumer(Map<String, String> more) {
-        Properties settings = new Properties();
-        settings.put("bootstrap.servers", text("bootstrap"));
+        Properties settings = connection();
         settings.put("enable.auto.commit", "false");
         settings.putAll(more);
         return new KafkaConsumer<>(settings, new StringDeserializer(), new StringDeserializer());
@@ -349,7 +370,7 @@ public class Client {
     static void admin() throws Exception {
         String topic = text("topic");
         ConfigResource resource = new ConfigResource(ConfigResource.Type.TOPIC, topic);
-        try (Admin admin = Admin.create(Map.of("bootstrap.servers", text("bootstrap")))) {
+        try (Admin admin = Admin.create(connection())) {
             NewTopic wanted = new NewTopic(topic, PARTITIONS, REPLICAS).configs(Map.of(RETENTION, "3600000"));
             admin.createTopics(List.of(wanted)).all().get();
             print("did", "create_topics", "saw", topic);
@@ -371,6 +392,63 @@ public class Client {
             admin.deleteTopics(List.of(topic)).all().get();
             seen(() -> admin.listTopics().names().get(), names -> !names.contains(topic));
             print("did", "delete_topics", "saw", topic);
+        }
+    }
+
+    // what is refused
+
+    static void login() throws InterruptedException {
+        try (Admin admin = Admin.create(connection())) {
+            admin.listTopics().names().get();
+            print("logged_in", true);
+        } catch (ExecutionException failed) {
+            print("refused", Errors.forException(failed.getCause()).name(), "saw", String.valueOf(failed.getCause()));
+        }
+    }
+
+    static void refused(Throwable error, String to, String topic) {
+        print("refused", Errors.forException(error).name(), "to", to, "topic", topic, "saw", String.valueOf(error));
+    }
+
+    static void denied() throws InterruptedException {
+        List<String> topics = new ArrayList<>();
+        asked.get("denied").forEach(topic -> topics.add(topic.asText()));
+        try (var producer = producer(Map.of())) {
+            asked.get("before").forEach(value -> send(producer, new ProducerRecord<>(text("topic"), value.asText())));
+            for (String topic : topics) {
+                try {
+                    producer.send(new ProducerRecord<>(topic, "denied")).get();
+                } catch (ExecutionException failed) {
+                    refused(failed.getCause(), "write", topic);
+                }
+            }
+            asked.get("after").forEach(value -> send(producer, new ProducerRecord<>(text("topic"), value.asText())));
+        }
+        Set<String> unrefused = new TreeSet<>(topics);
+        topics.add(text("topic"));
+        List<TopicPartition> partitions = topics.stream().map(topic -> new TopicPartition(topic, 0)).toList();
+        try (var consumer = consumer(Map.of("auto.offset.reset", "earliest"))) {
+            consumer.assign(partitions);
+            int left = asked.get("before").size() + asked.get("after").size();
+            while (left > 0 || !unrefused.isEmpty()) {
+                try {
+                    for (ConsumerRecord<String, String> record : consumer.poll(POLL)) {
+                        print("value", record.value(), "partition", record.partition(), "offset", record.offset());
+                        left--;
+                    }
+                } catch (TopicAuthorizationException error) {
+                    for (String topic : error.unauthorizedTopics()) {
+                        if (unrefused.remove(topic)) {
+                            refused(error, "read", topic);
+                        }
+                    }
+                }
+            }
+        } catch (KafkaException error) {
+            if (!(error.getCause() instanceof TopicAuthorizationException)) {
+                throw error;
+            }
+            complain("the consumer is closed", error); // `close` repeats the last error
         }
     }
 

@@ -13,18 +13,25 @@ from kafka.errors import (
     CommitFailedError,
     IllegalGenerationError,
     KafkaError,
+    KafkaTimeoutError,
     RebalanceInProgressError,
+    SaslAuthenticationFailedError,
+    TopicAuthorizationFailedError,
     UnknownMemberIdError,
 )
 from kafka.structs import OffsetAndMetadata
 
 from tests.clients.programs.python_program import (
+    ONLY_LOGGED,
+    Logged,
     Request,
     did,
     encoded,
     run,
     say,
+    say_login_by,
     say_record,
+    say_refused,
     starting_again_if_hung,
     stdin_closed,
 )
@@ -33,6 +40,7 @@ POLL_MS = 100
 MEMBER_POLL_MS = 1000
 """kafka-python 3.0.12 may forget a rejoin that takes longer than `poll`: once the leader has assigned, `need_rejoin` is false, so the next
 `poll` does not take the result, and sends no heartbeats."""
+BOOTSTRAP_TIMEOUT_MS = 10_000
 MOST = 50
 LONG_S = 60.0
 REBALANCED = (CommitFailedError, IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError)
@@ -41,8 +49,15 @@ REBALANCED = (CommitFailedError, IllegalGenerationError, RebalanceInProgressErro
 Records = list[Any]
 
 
-def servers(request: Request) -> list[str]:
-    return str(request["bootstrap"]).split(",")
+def connection(request: Request) -> dict[str, Any]:
+    """Settings for a cluster, and for the login there."""
+    settings: dict[str, Any] = {"bootstrap_servers": str(request["bootstrap"]).split(",")}
+    if "security" in request:
+        security = request["security"]
+        settings |= {"security_protocol": "SASL_SSL", "ssl_cafile": security["authority"]}
+        settings |= {"sasl_mechanism": security["mechanism"], "sasl_plain_username": security["user"]}
+        settings |= {"sasl_plain_password": security["password"]}
+    return settings
 
 
 def send_all(producer: KafkaProducer, request: Request, **place: int) -> None:
@@ -60,7 +75,7 @@ def send_all(producer: KafkaProducer, request: Request, **place: int) -> None:
 
 def produce(request: Request) -> None:
     producer = KafkaProducer(
-        bootstrap_servers=servers(request),
+        **connection(request),
         acks=request["acks"] if request["acks"] == "all" else int(request["acks"]),
         compression_type=None if request["compression"] == "none" else request["compression"],
         enable_idempotence=request["idempotent"],
@@ -72,7 +87,7 @@ def produce(request: Request) -> None:
 
 def consume(request: Request) -> None:
     consumer = KafkaConsumer(
-        bootstrap_servers=servers(request),
+        **connection(request),
         group_id=None,
         enable_auto_commit=False,
         isolation_level=request["isolation"],
@@ -115,7 +130,7 @@ class Assignments(ConsumerRebalanceListener):  # type: ignore[misc]
 
 def member(request: Request, topic: str, **settings: Any) -> KafkaConsumer:
     consumer = KafkaConsumer(
-        bootstrap_servers=servers(request),
+        **connection(request),
         group_id=request["group"],
         enable_auto_commit=False,
         auto_offset_reset="earliest",
@@ -159,7 +174,7 @@ def group(request: Request) -> None:
 
 def transactional(request: Request) -> KafkaProducer:
     producer = KafkaProducer(
-        bootstrap_servers=servers(request),
+        **connection(request),
         transactional_id=request["transactional_id"],
         transaction_timeout_ms=10_000,
         linger_ms=2,
@@ -227,7 +242,7 @@ def aborted(producer: KafkaProducer) -> bool:
 
 
 def admin(request: Request) -> None:
-    client = KafkaAdminClient(bootstrap_servers=servers(request))
+    client = KafkaAdminClient(**connection(request))
     topic = request["topic"]
     client.create_topics([NewTopic(topic, 2, 3, topic_configs={"retention.ms": "3600000"})])
     did("create_topics", topic)
@@ -253,6 +268,51 @@ def partitions_of(client: KafkaAdminClient, topic: str, expected: int) -> dict[i
         if len(partitions) == expected:
             return {partition["partition_index"]: partition["replica_nodes"] for partition in partitions}
         time.sleep(POLL_MS / 1000)
+
+
+def login(request: Request) -> None:
+    """It tries again for `bootstrap_timeout_ms`, which are 30 s by default.
+
+    kafka-python 3.0.12 drops what it has read together with the end of a connection, such as the answer to a login (`_sock_recv`).
+    """
+    settings = {**connection(request), "bootstrap_timeout_ms": BOOTSTRAP_TIMEOUT_MS}
+    logged = Logged("kafka", SaslAuthenticationFailedError)
+    say_login_by(lambda: KafkaProducer(**settings).close(), logged, KafkaTimeoutError)
+
+
+def denied(request: Request) -> None:
+    """An idempotent producer of kafka-python 3.0.12 takes TOPIC_AUTHORIZATION_FAILED for fatal, and sends nothing more."""
+    producer = KafkaProducer(**connection(request), enable_idempotence=False)
+    topic, others = request["topic"], request["denied"]
+    send_all(producer, {"topic": topic, "values": request["before"]})
+    for other in others:
+        try:
+            producer.send(other, b"denied").get(LONG_S)
+        except TopicAuthorizationFailedError as problem:
+            say_refused("TOPIC_AUTHORIZATION_FAILED", to="write", topic=other, saw=repr(problem))
+    send_all(producer, {"topic": topic, "values": request["after"]})
+    producer.close()
+    logged = Logged("kafka.cluster", str)
+    settings = {"group_id": None, "enable_auto_commit": False, "auto_offset_reset": "earliest"}
+    consumer = KafkaConsumer(**connection(request), **settings)
+    consumer.assign([TopicPartition(name, 0) for name in (*others, topic)])
+    left, unrefused = len(request["before"]) + len(request["after"]), set(others)
+    while left or unrefused:
+        try:
+            records = read(consumer)
+        except TopicAuthorizationFailedError as problem:
+            (names,) = problem.args
+            for name in unrefused & set(names):
+                say_refused("TOPIC_AUTHORIZATION_FAILED", to="read", topic=name, saw=repr(problem))
+            unrefused -= set(names)
+        else:
+            left -= len(records)
+            for record in records:
+                say_record(record.partition, record.offset, record.key, record.value, record.timestamp)
+        for name in unrefused & set(logged.found):
+            say_refused("TOPIC_AUTHORIZATION_FAILED", to="read", topic=name, saw=logged.found, note=ONLY_LOGGED)
+        unrefused -= set(logged.found)
+    consumer.close()
 
 
 if __name__ == "__main__":

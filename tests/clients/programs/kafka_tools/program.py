@@ -6,17 +6,30 @@ how much of it is written (tools.log4j.properties).
 
 from __future__ import annotations
 
+import atexit
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import IO
 
 from tests.clients.java import KAFKA, java
-from tests.clients.programs.python_program import Request, Unsupported, did, run, say, stdin_closed
+from tests.clients.programs.python_program import (
+    Request,
+    Unsupported,
+    did,
+    run,
+    say,
+    say_login,
+    say_refused,
+    stdin_closed,
+)
 from tests.support.kafka_tools import SERVED, tool_server
 
 PRODUCER = "kafka.tools.ConsoleProducer"
@@ -44,6 +57,27 @@ POLL_S = 0.05
 def options(name: str, settings: dict[str, str]) -> list[str]:
     """`--name key=value` for each."""
     return [word for key, value in settings.items() for word in (f"--{name}", f"{key}={value}")]
+
+
+def connection(request: Request, option: str) -> list[str]:
+    """The options for a cluster, and for the login there; `option` is the tool's name of the one for a file of settings."""
+    words = ["--bootstrap-server", request["bootstrap"]]
+    return [*words, f"--{option}", str(login_file(request["security"]))] if "security" in request else words
+
+
+def login_file(security: dict[str, str]) -> Path:
+    """A file that is there as long as this process."""
+    module = "plain.Plain" if security["mechanism"] == "PLAIN" else "scram.Scram"
+    directory = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, directory)
+    file = Path(directory, "client.properties")
+    file.write_text(
+        f"security.protocol=SASL_SSL\nsasl.mechanism={security['mechanism']}\n"
+        f"ssl.truststore.type=PEM\nssl.truststore.location={security['authority']}\n"
+        f"sasl.jaas.config=org.apache.kafka.common.security.{module}LoginModule required "
+        f'username="{security["user"]}" password="{security["password"]}";\n'
+    )
+    return file
 
 
 class Tool:
@@ -104,7 +138,7 @@ def produce(request: Request) -> None:
         "retries": "2147483647",
         "request.timeout.ms": "10000",
     }
-    arguments = ["--bootstrap-server", request["bootstrap"], "--topic", request["topic"], "--sync"]
+    arguments = [*connection(request, "producer.config"), "--topic", request["topic"], "--sync"]
     arguments += ["--compression-codec", request["compression"], "--request-required-acks", request["acks"]]
     arguments += options("producer-property", settings)
     keys = request["keys"]
@@ -122,7 +156,8 @@ def reading(request: Request) -> list[str]:
     printed = {f"print.{name}": "true" for name in PRINTED} | {"null.literal": NO_KEY}
     return [
         CONSUMER,
-        *("--bootstrap-server", request["bootstrap"], "--topic", request["topic"]),
+        *connection(request, "consumer.config"),
+        *("--topic", request["topic"]),
         *options("property", printed),
     ]
 
@@ -216,7 +251,7 @@ def pipeline(request: Request) -> None:
 
 def used(request: Request, tool: str, *arguments: str) -> tuple[int, str]:
     """-> exit code, and what it printed"""
-    words = [tool, "--bootstrap-server", request["bootstrap"], *arguments]
+    words = [tool, *connection(request, "command-config"), *arguments]
     if tool in SERVED:
         return tool_server().run(words)
     done = subprocess.run(java(KAFKA.class_path, *words), capture_output=True, text=True, check=False)
@@ -263,6 +298,40 @@ def admin(request: Request) -> None:
     did("list_groups", succeeded(request, GROUPS, "--list").split())
     topics("--delete", "--topic", name)
     did("delete_topics", name)
+
+
+# what is refused
+
+
+def login(request: Request) -> None:
+    code, printed = used(request, TOPICS, "--list")
+    if code == 0:
+        say_login(None)
+    elif "SaslAuthenticationException" in printed:
+        say_login("SASL_AUTHENTICATION_FAILED", printed)
+    else:
+        sys.exit(printed)
+
+
+def denied(request: Request) -> None:
+    """Each tool has one topic, and ends with an error where it may not do what it should."""
+    others = request["denied"]
+    settings = {"keys": None, "idempotent": False, "compression": "none", "acks": "all", "pause_ms": 0}
+    produce({**request, **settings, "values": [*request["before"], *request["after"]]})
+
+    def refused(to: str, name: str, *arguments: str) -> None:
+        command = java(KAFKA.class_path, *arguments, "--topic", name)
+        done = subprocess.run(command, input="denied\n", capture_output=True, text=True, check=False)
+        if "TopicAuthorizationException" in done.stdout + done.stderr:
+            say_refused("TOPIC_AUTHORIZATION_FAILED", to=to, topic=name, saw=done.stderr)
+        else:
+            sys.exit(f"{name}: {done.returncode} {done.stdout} {done.stderr}")
+
+    for name in others:
+        refused("write", name, PRODUCER, *connection(request, "producer.config"), "--sync")
+        refused("read", name, CONSUMER, *connection(request, "consumer.config"), "--partition", "0", "--offset", "0")
+    count = len(request["before"]) + len(request["after"])
+    consume({**request, "from": {"offset": 0}, "partition": 0, "count": count, "isolation": "read_committed"})
 
 
 if __name__ == "__main__":

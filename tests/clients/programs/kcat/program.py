@@ -18,7 +18,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.clients.programs.python_program import Request, Unsupported, did, run, say, stdin_closed
+from tests.clients.programs.python_program import (
+    Request,
+    Unsupported,
+    did,
+    librdkafka_connection,
+    run,
+    say,
+    say_login,
+    say_refused,
+    stdin_closed,
+)
 
 DELIVERED = re.compile(rb"Message delivered to partition (-?\d+) \(offset (-?\d+)\)")
 REBALANCED = re.compile(rb"% Group .* rebalanced .*: (assigned|revoked): ?(.*)")
@@ -29,7 +39,8 @@ POLL_S = 0.05
 
 
 def command(request: Request, *options: str) -> list[str]:
-    return ["kcat", "-b", request["bootstrap"], *options]
+    settings = [f"{name}={value}" for name, value in librdkafka_connection(request).items()]
+    return ["kcat", *(word for setting in settings for word in ("-X", setting)), *options]
 
 
 def produce(request: Request) -> None:
@@ -198,6 +209,53 @@ def pipeline(request: Request) -> None:
 def admin(request: Request) -> None:
     printed = subprocess.run(command(request, "-L", "-J"), capture_output=True, check=True).stdout
     did("list_topics", [topic["topic"] for topic in json.loads(printed)["topics"]])
+
+
+DENIED = "Topic authorization failed"
+"""librdkafka's words for TOPIC_AUTHORIZATION_FAILED."""
+
+
+def login(request: Request) -> None:
+    """kcat ends when no broker lets it in, and says why."""
+    done = subprocess.run(command(request, "-L"), capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        say_login(None)
+    elif "Authentication failure" in done.stderr or "SASL authentication error" in done.stderr:
+        say_login("SASL_AUTHENTICATION_FAILED", done.stderr)
+    else:
+        sys.exit(done.stderr)
+
+
+def denied(request: Request) -> None:
+    """kcat writes to one topic, and reads from one: it ends with an error where it may not."""
+    topic, others = request["topic"], request["denied"]
+
+    def write(values: list[str]) -> None:
+        producing = Producing({**request, "values": values})
+        producing.write({"values": values})
+        producing.wait()
+
+    def refused(to: str, name: str, *options: str) -> None:
+        """`-t` is the last option: kcat takes what follows for files."""
+        done = subprocess.run(
+            command(request, *options, "-t", name), input="denied\n", capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0 and DENIED in done.stderr:
+            say_refused("TOPIC_AUTHORIZATION_FAILED", to=to, topic=name, saw=done.stderr)
+        else:
+            sys.exit(f"{name}: {done.returncode} {done.stdout} {done.stderr}")
+
+    write(request["before"])
+    for name in others:
+        refused("write", name, "-P")
+    write(request["after"])
+    for name in others:
+        refused("read", name, "-C", "-p", "0", "-o", "beginning", "-e")
+    options = ["-C", "-q", "-u", "-J", "-t", topic, "-p", "0", "-o", "beginning", "-e"]
+    reader = subprocess.Popen(command(request, *options), stdout=subprocess.PIPE)
+    for record in records_of(reader):
+        say(value=record["payload"], partition=record["partition"], offset=record["offset"])
+    sys.exit(reader.wait())
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 //
 // kafkajs has gzip. Snappy, LZ4 and zstd come from packages, through the hook that kafkajs has for codecs.
 const { randomUUID } = require("crypto");
+const { readFileSync } = require("fs");
 const { CompressionCodecs, CompressionTypes, Kafka, Partitioners, logLevel } = require("kafkajs");
 
 const SESSION_TIMEOUT_MS = 6000;
@@ -55,9 +56,15 @@ CompressionCodecs[CompressionTypes.ZSTD] = () => ({
   decompress: (bytes) => withZstd((zstd) => zstd.decompress(bytes)),
 });
 
-const connectTo = ({ bootstrap }) =>
+const login = ({ authority, mechanism, user, password }) => ({
+  ssl: { ca: [readFileSync(authority, "utf-8")] },
+  sasl: { mechanism: mechanism.toLowerCase(), username: user, password },
+});
+
+const connectTo = ({ bootstrap, security }) =>
   new Kafka({
     brokers: bootstrap.split(","),
+    ...(security === undefined ? {} : login(security)),
     retry: RETRY,
     logLevel: logLevel.WARN,
     logCreator: () => ({ label, log }) => console.error(`${label} ${JSON.stringify(log)}`),
@@ -304,7 +311,60 @@ const administrate = async (request) => {
   await admin.disconnect();
 };
 
-const VERBS = { produce, consume, group, transact, pipeline, admin: administrate };
+// Kafka's name of an error that a broker has answered. kafkajs keeps it, in the cause perhaps, but for a failed login.
+const nameOf = (problem) => {
+  if (problem.name === "KafkaJSSASLAuthenticationError") return "SASL_AUTHENTICATION_FAILED";
+  return problem.type ?? problem.cause?.type ?? problem.name;
+};
+
+const logIn = async (request) => {
+  const admin = connectTo(request).admin();
+  try {
+    await admin.connect();
+    print({ logged_in: true });
+  } catch (problem) {
+    print({ refused: nameOf(problem), saw: problem.message });
+  }
+  await admin.disconnect();
+};
+
+// The error that ends a consumer of the topic, or the values that it has read.
+const readAll = async (request, topic, count) => {
+  const consumer = newConsumer(connectTo(request), `${request.group}-${topic}`, "read_committed");
+  await consumer.connect();
+  const values = [];
+  try {
+    await consumer.subscribe({ topics: [topic], fromBeginning: true });
+    await new Promise((resolve, reject) => {
+      consumer.on(consumer.events.CRASH, ({ payload }) => reject(payload.error));
+      const eachMessage = async ({ message }) => {
+        if (values.push(textOf(message.value)) === count) resolve();
+      };
+      consumer.run({ autoCommit: false, eachMessage }).catch(reject);
+    });
+  } finally {
+    await consumer.disconnect();
+  }
+  return values;
+};
+
+const beDenied = async (request) => {
+  const { topic, before, after, denied } = request;
+  const producer = newProducer(connectTo(request), { idempotent: false });
+  const refused = (to, other) => (problem) =>
+    print({ refused: nameOf(problem), to, topic: other, saw: problem.message });
+  await producer.connect();
+  for (const value of before) await send(producer, { topic, message: { value } });
+  for (const other of denied) {
+    await send(producer, { topic: other, message: { value: "denied" } }).catch(refused("write", other));
+  }
+  for (const value of after) await send(producer, { topic, message: { value } });
+  await producer.disconnect();
+  for (const other of denied) await readAll(request, other, 1).catch(refused("read", other));
+  for (const value of await readAll(request, topic, before.length + after.length)) print({ value });
+};
+
+const VERBS = { produce, consume, group, transact, pipeline, admin: administrate, login: logIn, denied: beDenied };
 
 const main = async ([verb, json]) => {
   if (!VERBS[verb] || json === undefined) {

@@ -12,8 +12,12 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/sasl"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"ottla/clients/matrix"
 )
@@ -33,18 +37,43 @@ func main() {
 		"transact": transact,
 		"pipeline": pipeline,
 		"admin":    admin,
+		"login":    login,
+		"denied":   denied,
 	})
 }
 
 func newClient(request *matrix.Request, options ...kgo.Opt) (*kgo.Client, error) {
-	return kgo.NewClient(append(common(request), options...)...)
+	connection, err := common(request)
+	if err != nil {
+		return nil, err
+	}
+	return kgo.NewClient(append(connection, options...)...)
 }
 
-func common(request *matrix.Request) []kgo.Opt {
-	return []kgo.Opt{
+func common(request *matrix.Request) ([]kgo.Opt, error) {
+	options := []kgo.Opt{
 		kgo.SeedBrokers(strings.Split(request.Bootstrap, ",")...),
 		kgo.WithLogger(kgo.BasicLogger(os.Stderr, kgo.LogLevelWarn, nil)),
 	}
+	security := request.Security
+	if security == nil {
+		return options, nil
+	}
+	encrypted, err := security.TLS()
+	if err != nil {
+		return nil, err
+	}
+	user := scram.Auth{User: security.User, Pass: security.Password}
+	mechanisms := map[string]sasl.Mechanism{
+		"PLAIN":         plain.Auth{User: security.User, Pass: security.Password}.AsMechanism(),
+		"SCRAM-SHA-256": user.AsSha256Mechanism(),
+		"SCRAM-SHA-512": user.AsSha512Mechanism(),
+	}
+	mechanism, isKnown := mechanisms[security.Mechanism]
+	if !isKnown {
+		return nil, matrix.Unsupported("without " + security.Mechanism)
+	}
+	return append(options, kgo.DialTLSConfig(encrypted), kgo.SASL(mechanism)), nil
 }
 
 func isolation(request *matrix.Request) kgo.Opt {
@@ -150,13 +179,14 @@ func report(fetches kgo.Fetches) {
 }
 
 // member returns what every member of a group is configured with.
-func member(request *matrix.Request, topic string, assignment *matrix.Assignment) []kgo.Opt {
+func member(request *matrix.Request, topic string, assignment *matrix.Assignment) ([]kgo.Opt, error) {
 	change := func(added, removed map[string][]int32) {
 		if assignment != nil {
 			assignment.Change(added[topic], removed[topic])
 		}
 	}
-	return append(common(request),
+	connection, err := common(request)
+	return append(connection,
 		kgo.ConsumerGroup(request.Group),
 		kgo.ConsumeTopics(topic),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
@@ -166,14 +196,17 @@ func member(request *matrix.Request, topic string, assignment *matrix.Assignment
 		kgo.OnPartitionsAssigned(func(_ context.Context, _ *kgo.Client, added map[string][]int32) { change(added, nil) }),
 		kgo.OnPartitionsRevoked(func(_ context.Context, _ *kgo.Client, lost map[string][]int32) { change(nil, lost) }),
 		kgo.OnPartitionsLost(func(_ context.Context, _ *kgo.Client, lost map[string][]int32) { change(nil, lost) }),
-	)
+	), err
 }
 
 func group(request *matrix.Request) error {
 	assignment := &matrix.Assignment{}
+	options, err := member(request, request.Topic, assignment)
+	if err != nil {
+		return err
+	}
 	// A partition does not move between a poll and the commit of what the poll returned.
-	options := append(member(request, request.Topic, assignment), kgo.BlockRebalanceOnPoll())
-	client, err := kgo.NewClient(options...)
+	client, err := kgo.NewClient(append(options, kgo.BlockRebalanceOnPoll())...)
 	if err != nil {
 		return err
 	}
@@ -250,7 +283,11 @@ func pipeline(request *matrix.Request) error {
 
 // transactions processes records until the context ends.
 func transactions(ctx context.Context, request *matrix.Request) error {
-	session, err := kgo.NewGroupTransactSession(append(member(request, request.Source, nil),
+	options, err := member(request, request.Source, nil)
+	if err != nil {
+		return err
+	}
+	session, err := kgo.NewGroupTransactSession(append(options,
 		kgo.TransactionalID(request.TransactionalID),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.RequireStableFetchOffsets(),
@@ -387,4 +424,67 @@ func describe(ctx context.Context, client *kadm.Client, topic string, partitions
 		case <-time.After(retryPause):
 		}
 	}
+}
+
+// nameOf returns Kafka's name of an error that a broker has answered.
+func nameOf(err error) string {
+	if answered := (*kerr.Error)(nil); errors.As(err, &answered) {
+		return answered.Message
+	}
+	return "no answer"
+}
+
+func login(request *matrix.Request) error {
+	client, err := newClient(request)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	err = client.Ping(context.Background())
+	matrix.LoggedIn(nameOf(err), err)
+	return nil
+}
+
+func denied(request *matrix.Request) error {
+	places := map[string]map[int32]kgo.Offset{}
+	for _, topic := range append([]string{request.Topic}, request.Denied...) {
+		places[topic] = map[int32]kgo.Offset{0: kgo.NewOffset().AtStart()}
+	}
+	client, err := newClient(request)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	for _, written := range request.Writes() {
+		for _, value := range written.Values {
+			record := &kgo.Record{Topic: written.Topic, Value: []byte(value)}
+			if err := client.ProduceSync(context.Background(), record).FirstErr(); err != nil {
+				matrix.Refused(nameOf(err), "write", written.Topic, err)
+				continue
+			}
+			matrix.Acked(record.Value, record.Partition, record.Offset)
+		}
+	}
+	consumer, err := newClient(request, kgo.ConsumePartitions(places))
+	if err != nil {
+		return err
+	}
+	defer consumer.Close()
+	unread, unrefused := len(request.Before)+len(request.After), len(request.Denied)
+	seen := map[string]bool{}
+	for unread > 0 || unrefused > 0 {
+		fetches := consumer.PollFetches(context.Background())
+		fetches.EachError(func(topic string, _ int32, err error) {
+			if !seen[topic] {
+				seen[topic] = true
+				unrefused--
+				matrix.Refused(nameOf(err), "read", topic, err)
+			}
+		})
+		fetches.EachRecord(func(record *kgo.Record) {
+			unread--
+			matrix.Consumed(record.Key, record.Value, record.Partition, record.Offset, record.Timestamp)
+		})
+	}
+	return nil
 }

@@ -8,6 +8,8 @@ package matrix
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -39,6 +41,47 @@ type Request struct {
 	End             string   `json:"end"`
 	Source          string   `json:"source"`
 	Sink            string   `json:"sink"`
+
+	Security *Security `json:"security"` // nil: in the clear
+	Denied   []string  `json:"denied"`
+	Before   []string  `json:"before"`
+	After    []string  `json:"after"`
+}
+
+// Security is how a client logs in, by SASL_SSL.
+type Security struct {
+	Authority string `json:"authority"` // a file: whoever it has signed is trusted
+	Mechanism string `json:"mechanism"`
+	User      string `json:"user"`
+	Password  string `json:"password"`
+}
+
+// TLS returns a configuration that checks the name of the broker, too.
+func (s *Security) TLS() (*tls.Config, error) {
+	authority, err := os.ReadFile(s.Authority)
+	if err != nil {
+		return nil, err
+	}
+	trusted := x509.NewCertPool()
+	if !trusted.AppendCertsFromPEM(authority) {
+		return nil, fmt.Errorf("%s has no certificate", s.Authority)
+	}
+	return &tls.Config{RootCAs: trusted}, nil
+}
+
+// Written is one topic of the verb "denied", and what is written to it, in turn.
+type Written struct {
+	Topic  string
+	Values []string
+}
+
+// Writes returns what the verb "denied" writes: to its topic, to those that are denied, and to its topic again.
+func (r *Request) Writes() []Written {
+	writes := []Written{{r.Topic, r.Before}}
+	for _, topic := range r.Denied {
+		writes = append(writes, Written{topic, []string{"denied"}})
+	}
+	return append(writes, Written{r.Topic, r.After})
 }
 
 // From is where a consumer starts. One of the fields is set.
@@ -109,6 +152,20 @@ func Consumed(key, value []byte, partition int32, offset int64, timestamp time.T
 		"value": string(value), "key": printedKey, "partition": partition, "offset": offset,
 		"timestamp_ms": timestamp.UnixMilli(),
 	})
+}
+
+// Refused prints the error by which a broker refused a topic. `name` is Kafka's name of the error, and `to` is "write" or "read".
+func Refused(name, to, topic string, saw error) {
+	Print(Line{"refused": name, "to": to, "topic": topic, "saw": saw.Error()})
+}
+
+// LoggedIn prints what came of a login. `name` is Kafka's name of the error, if there is one.
+func LoggedIn(name string, saw error) {
+	if saw == nil {
+		Print(Line{"logged_in": true})
+	} else {
+		Print(Line{"refused": name, "saw": saw.Error()})
+	}
 }
 
 // Did prints one step of an admin client.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+	"github.com/xdg-go/scram"
 
 	"ottla/clients/matrix"
 )
@@ -34,12 +35,14 @@ func main() {
 		"transact": transact,
 		"pipeline": pipeline,
 		"admin":    admin,
+		"login":    login,
+		"denied":   denied,
 	})
 }
 
 func brokers(request *matrix.Request) []string { return strings.Split(request.Bootstrap, ",") }
 
-func newConfig() *sarama.Config {
+func newConfig(request *matrix.Request) (*sarama.Config, error) {
 	config := sarama.NewConfig()
 	config.Version = sarama.MaxVersion
 	config.Metadata.Retry.Max = retries
@@ -55,7 +58,40 @@ func newConfig() *sarama.Config {
 	config.Consumer.Offsets.Initial = sarama.OffsetOldest
 	config.Consumer.Group.Session.Timeout = sessionTimeout
 	config.Consumer.Group.Heartbeat.Interval = heartbeatInterval
-	return config
+	return config, secure(config, request.Security)
+}
+
+// secure sets how the client logs in.
+func secure(config *sarama.Config, security *matrix.Security) error {
+	if security == nil {
+		return nil
+	}
+	encrypted, err := security.TLS()
+	config.Net.TLS.Enable, config.Net.TLS.Config = true, encrypted
+	config.Net.SASL.Enable = true
+	config.Net.SASL.Mechanism = sarama.SASLMechanism(security.Mechanism)
+	config.Net.SASL.User, config.Net.SASL.Password = security.User, security.Password
+	hashes := map[string]scram.HashGeneratorFcn{"SCRAM-SHA-256": scram.SHA256, "SCRAM-SHA-512": scram.SHA512}
+	if hash, isScram := hashes[security.Mechanism]; isScram {
+		config.Net.SASL.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient { return &conversation{hash: hash} }
+	} else if security.Mechanism != sarama.SASLTypePlaintext {
+		return matrix.Unsupported("without " + security.Mechanism)
+	}
+	return err
+}
+
+// conversation is one login by SCRAM. sarama leaves it to the package scram.
+type conversation struct {
+	*scram.ClientConversation
+	hash scram.HashGeneratorFcn
+}
+
+func (c *conversation) Begin(user, password, authorized string) error {
+	client, err := c.hash.NewClient(user, password, authorized)
+	if err == nil {
+		c.ClientConversation = client.NewConversation()
+	}
+	return err
 }
 
 // makeIdempotent sets what sarama wants of an idempotent producer.
@@ -97,7 +133,10 @@ func produce(request *matrix.Request) error {
 		"zstd":   sarama.CompressionZSTD,
 	}
 	acks := map[string]sarama.RequiredAcks{"all": sarama.WaitForAll, "1": sarama.WaitForLocal, "0": sarama.NoResponse}
-	config := newConfig()
+	config, err := newConfig(request)
+	if err != nil {
+		return err
+	}
 	config.Producer.Compression = codecs[request.Compression]
 	config.Producer.RequiredAcks = acks[request.Acks]
 	config.Net.MaxOpenRequests = 1 // so that a retry keeps the order
@@ -119,7 +158,10 @@ func produce(request *matrix.Request) error {
 }
 
 func consume(request *matrix.Request) error {
-	config := newConfig()
+	config, err := newConfig(request)
+	if err != nil {
+		return err
+	}
 	if request.Isolation == "read_committed" {
 		config.Consumer.IsolationLevel = sarama.ReadCommitted
 	}
@@ -242,7 +284,11 @@ func leave(group sarama.ConsumerGroup) error {
 }
 
 func group(request *matrix.Request) error {
-	client, err := sarama.NewClient(brokers(request), newConfig())
+	config, err := newConfig(request)
+	if err != nil {
+		return err
+	}
+	client, err := sarama.NewClient(brokers(request), config)
 	if err != nil {
 		return err
 	}
@@ -279,15 +325,18 @@ func group(request *matrix.Request) error {
 	return member.run(consumer)
 }
 
-func transactional(request *matrix.Request) *sarama.Config {
-	config := newConfig()
+func transactional(request *matrix.Request) (*sarama.Config, error) {
+	config, err := newConfig(request)
 	makeIdempotent(config)
 	config.Producer.Transaction.ID = request.TransactionalID
-	return config
+	return config, err
 }
 
 func transact(request *matrix.Request) error {
-	config := transactional(request)
+	config, err := transactional(request)
+	if err != nil {
+		return err
+	}
 	if request.Partition != nil {
 		config.Producer.Partitioner = sarama.NewManualPartitioner
 	}
@@ -332,7 +381,11 @@ func (w *worker) process(_ sarama.ConsumerGroupSession, messages []*sarama.Consu
 	w.lock.Lock()
 	defer w.lock.Unlock()
 	if w.producer == nil {
-		producer, err := sarama.NewSyncProducer(brokers(w.request), transactional(w.request))
+		config, err := transactional(w.request)
+		if err != nil {
+			return err
+		}
+		producer, err := sarama.NewSyncProducer(brokers(w.request), config)
 		if err != nil {
 			return err
 		}
@@ -386,7 +439,10 @@ func (w *worker) abort() error {
 }
 
 func pipeline(request *matrix.Request) error {
-	config := newConfig()
+	config, err := newConfig(request)
+	if err != nil {
+		return err
+	}
 	config.Consumer.IsolationLevel = sarama.ReadCommitted
 	consumer, err := sarama.NewConsumerGroup(brokers(request), request.Group, config)
 	if err != nil {
@@ -403,7 +459,11 @@ func pipeline(request *matrix.Request) error {
 }
 
 func admin(request *matrix.Request) error {
-	client, err := sarama.NewClusterAdmin(brokers(request), newConfig())
+	config, err := newConfig(request)
+	if err != nil {
+		return err
+	}
+	client, err := sarama.NewClusterAdmin(brokers(request), config)
 	if err != nil {
 		return err
 	}
@@ -496,4 +556,84 @@ func describe(client sarama.ClusterAdmin, topic string, partitions int) (matrix.
 			return nil, fmt.Errorf("describe topics: %d partitions, %w", len(found.Partitions), found.Err)
 		}
 	}
+}
+
+// nameOf returns Kafka's name of an error that a broker has answered.
+func nameOf(err error) string {
+	switch {
+	case errors.Is(err, sarama.ErrTopicAuthorizationFailed):
+		return "TOPIC_AUTHORIZATION_FAILED"
+	case errors.Is(err, sarama.ErrSASLAuthenticationFailed):
+		return "SASL_AUTHENTICATION_FAILED"
+	}
+	return "another error"
+}
+
+func login(request *matrix.Request) error {
+	config, err := newConfig(request)
+	if err != nil {
+		return err
+	}
+	config.Metadata.Retry = sarama.NewConfig().Metadata.Retry
+	client, err := sarama.NewClient(brokers(request), config)
+	matrix.LoggedIn(nameOf(err), err)
+	if err != nil {
+		return nil
+	}
+	return client.Close()
+}
+
+func denied(request *matrix.Request) error {
+	config, err := newConfig(request)
+	if err != nil {
+		return err
+	}
+	client, err := sarama.NewClient(brokers(request), config)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	producer, err := sarama.NewSyncProducerFromClient(client)
+	if err != nil {
+		return err
+	}
+	for _, written := range request.Writes() {
+		for _, value := range written.Values {
+			message := &sarama.ProducerMessage{Topic: written.Topic, Value: sarama.StringEncoder(value)}
+			partition, offset, err := producer.SendMessage(message)
+			if err != nil {
+				matrix.Refused(nameOf(err), "write", written.Topic, err)
+				continue
+			}
+			matrix.Acked([]byte(value), partition, offset)
+		}
+	}
+	consumer, err := sarama.NewConsumerFromClient(client)
+	if err != nil {
+		return err
+	}
+	for _, topic := range request.Denied {
+		if err := firstError(consumer, topic); err != nil {
+			matrix.Refused(nameOf(err), "read", topic, err)
+		}
+	}
+	partition, err := consumer.ConsumePartition(request.Topic, 0, sarama.OffsetOldest)
+	if err != nil {
+		return err
+	}
+	for range len(request.Before) + len(request.After) {
+		message := <-partition.Messages()
+		matrix.Consumed(message.Key, message.Value, message.Partition, message.Offset, message.Timestamp)
+	}
+	return partition.Close()
+}
+
+// firstError reads a partition that may not be read.
+func firstError(consumer sarama.Consumer, topic string) error {
+	partition, err := consumer.ConsumePartition(topic, 0, sarama.OffsetOldest)
+	if err != nil {
+		return err
+	}
+	defer partition.AsyncClose()
+	return <-partition.Errors()
 }

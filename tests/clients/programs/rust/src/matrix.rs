@@ -40,6 +40,20 @@ pub fn did(step: &str, saw: Value) {
     print(json!({"did": step, "saw": saw}));
 }
 
+/// Prints the error by which a broker refused a topic: Kafka's name of the error, and "write" or "read".
+pub fn refused(name: &str, to: &str, topic: &str, saw: &dyn std::fmt::Display) {
+    print(json!({"refused": name, "to": to, "topic": topic, "saw": saw.to_string()}));
+}
+
+/// How a client logs in, by SASL_SSL.
+pub struct Security<'a> {
+    /// A file: whoever it has signed is trusted.
+    pub authority: &'a str,
+    pub mechanism: &'a str,
+    pub user: &'a str,
+    pub password: &'a str,
+}
+
 /// Ends the program of a client that does not have what was asked for.
 #[allow(dead_code)]
 pub fn unsupported(reason: &str) -> ! {
@@ -65,7 +79,42 @@ impl Request {
     }
 
     pub fn values(&self) -> Vec<&str> {
-        self.0["values"].as_array().expect("no values").iter().filter_map(Value::as_str).collect()
+        self.texts("values")
+    }
+
+    fn texts(&self, name: &str) -> Vec<&str> {
+        let listed = self.0[name].as_array().unwrap_or_else(|| panic!("no {name} in the request"));
+        listed.iter().filter_map(Value::as_str).collect()
+    }
+
+    /// None: in the clear.
+    pub fn security(&self) -> Option<Security<'_>> {
+        let given = self.0.get("security")?;
+        let text = |name: &str| given[name].as_str().unwrap_or_default();
+        Some(Security {
+            authority: text("authority"),
+            mechanism: text("mechanism"),
+            user: text("user"),
+            password: text("password"),
+        })
+    }
+
+    /// The topics that the verb "denied" may not use.
+    pub fn denied(&self) -> Vec<&str> {
+        self.texts("denied")
+    }
+
+    /// What the verb "denied" writes: to its topic, to those that are denied, and to its topic again.
+    pub fn writes(&self) -> Vec<(&str, &str)> {
+        let topic = self.text("topic");
+        let to_topic = |name| self.texts(name).into_iter().map(move |value| (topic, value));
+        let to_others = self.denied().into_iter().map(|other| (other, "denied"));
+        to_topic("before").chain(to_others).chain(to_topic("after")).collect()
+    }
+
+    /// How many records the verb "denied" reads.
+    pub fn count_of_writes(&self) -> usize {
+        self.texts("before").len() + self.texts("after").len()
     }
 
     /// The key of the value with that index.

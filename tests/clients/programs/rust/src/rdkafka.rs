@@ -24,7 +24,7 @@ use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{ClientConfig, ClientContext, Offset, TopicPartitionList};
 use serde_json::{json, Map};
 
-use matrix::{acked, consumed, did, print, Outcome, Request, Start};
+use matrix::{acked, consumed, did, print, refused, Outcome, Request, Start};
 
 const POLL: Duration = Duration::from_millis(100);
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -42,6 +42,8 @@ fn main() {
         "transact" => transact(request),
         "pipeline" => pipeline(request),
         "admin" => admin(request),
+        "login" => login(request),
+        "denied" => denied(request),
         other => Err(format!("no such verb: {other}").into()),
     });
 }
@@ -49,6 +51,14 @@ fn main() {
 fn config(request: &Request) -> ClientConfig {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", request.text("bootstrap"));
+    if let Some(security) = request.security() {
+        config
+            .set("security.protocol", "sasl_ssl")
+            .set("ssl.ca.location", security.authority)
+            .set("sasl.mechanism", security.mechanism)
+            .set("sasl.username", security.user)
+            .set("sasl.password", security.password);
+    }
     config
 }
 
@@ -458,4 +468,78 @@ fn describe(
         }
         thread::sleep(POLL);
     }
+}
+
+/// Kafka's name of an error.
+fn name_of(problem: &KafkaError) -> &'static str {
+    match problem.rdkafka_error_code() {
+        Some(RDKafkaErrorCode::TopicAuthorizationFailed) => "TOPIC_AUTHORIZATION_FAILED",
+        Some(RDKafkaErrorCode::Authentication) => "SASL_AUTHENTICATION_FAILED",
+        _ => "another error",
+    }
+}
+
+/// librdkafka tries a failed login again without an end, and reports each failure as an event.
+fn login(request: &Request) -> Outcome {
+    let consumer: BaseConsumer = config(request).set("group.id", "unused").create()?;
+    consumer.subscribe(&["unused"])?;
+    loop {
+        match consumer.poll(POLL) {
+            Some(Err(problem)) if name_of(&problem) == "SASL_AUTHENTICATION_FAILED" => {
+                print(json!({"refused": name_of(&problem), "saw": problem.to_string()}));
+                return Ok(());
+            }
+            Some(Err(problem)) => eprintln!("{problem}"),
+            _ if consumer.fetch_metadata(None, POLL).is_ok() => {
+                print(json!({"logged_in": true}));
+                return Ok(());
+            }
+            _ => {}
+        }
+    }
+}
+
+fn denied(request: &Request) -> Outcome {
+    let (topic, others) = (request.text("topic"), request.denied());
+    let producer = new_producer(&config(request), true)?;
+    for (name, value) in request.writes() {
+        producer.send(BaseRecord::<str, str>::to(name).payload(value)).map_err(|(problem, _)| problem)?;
+        producer.flush(LONG)?;
+        if let Some(problem) = producer.context().failed.lock().unwrap().take() {
+            refused(name_of(&problem), "write", name, &problem);
+        }
+    }
+    for name in others {
+        let consumer = from_the_beginning(request, name)?;
+        let problem = loop {
+            match consumer.poll(POLL) {
+                Some(Err(problem)) => break problem,
+                Some(Ok(_)) => return Err(format!("{name} can be read").into()),
+                None => {}
+            }
+        };
+        refused(name_of(&problem), "read", name, &problem);
+    }
+    let consumer = from_the_beginning(request, topic)?;
+    for _ in 0..request.count_of_writes() {
+        let message = loop {
+            if let Some(message) = polled(&consumer, POLL)? {
+                break message;
+            }
+        };
+        let timestamp_ms = message.timestamp().to_millis().unwrap_or(-1);
+        consumed(message.key(), message.payload(), message.partition(), message.offset(), timestamp_ms);
+    }
+    Ok(())
+}
+
+/// A member of a group of its own: librdkafka reports a topic that it may not see to subscribers only.
+fn from_the_beginning(request: &Request, topic: &str) -> Result<BaseConsumer, KafkaError> {
+    let consumer: BaseConsumer = config(request)
+        .set("group.id", format!("{}-{topic}", request.text("group")))
+        .set("auto.offset.reset", "earliest")
+        .set("enable.auto.commit", "false")
+        .create()?;
+    consumer.subscribe(&[topic])?;
+    Ok(consumer)
 }

@@ -4,15 +4,21 @@ mod matrix;
 
 use std::error::Error;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use rskafka::client::partition::{Compression, OffsetAt, PartitionClient, UnknownTopicHandling};
-use rskafka::client::{Client, ClientBuilder};
+use rskafka::client::error::{Error as KafkaError, ProtocolError};
+use rskafka::client::{Client, ClientBuilder, Credentials, SaslConfig};
 use rskafka::record::Record;
+use rskafka::BackoffConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::CertificateDer;
+use rustls::{ClientConfig, RootCertStore};
 use serde_json::json;
 
-use matrix::{acked, consumed, did, print, unsupported, Outcome, Request, Start};
+use matrix::{acked, consumed, did, print, refused, unsupported, Outcome, Request, Start};
 
 const MAX_WAIT_MS: i32 = 250;
 const BYTES_MAX: i32 = 1 << 20;
@@ -25,6 +31,8 @@ fn main() {
         "produce" => wait_for(produce(request)),
         "consume" => wait_for(consume(request)),
         "admin" => wait_for(admin(request)),
+        "login" => wait_for(login(request)),
+        "denied" => wait_for(denied(request)),
         "group" => unsupported("rskafka has no consumer groups"),
         "transact" | "pipeline" => unsupported("rskafka has no transactions"),
         other => Err(format!("no such verb: {other}").into()),
@@ -36,9 +44,27 @@ fn wait_for<T>(future: impl Future<Output = T>) -> T {
     runtime.expect("a runtime").block_on(future)
 }
 
-async fn connect(request: &Request) -> Result<Client, rskafka::client::error::Error> {
+async fn connect(request: &Request) -> Result<Client, Box<dyn Error>> {
+    Ok(builder(request)?.build().await?)
+}
+
+fn builder(request: &Request) -> Result<ClientBuilder, Box<dyn Error>> {
     let brokers = request.text("bootstrap").split(',').map(String::from).collect();
-    ClientBuilder::new(brokers).build().await
+    let builder = ClientBuilder::new(brokers);
+    let Some(security) = request.security() else { return Ok(builder) };
+    let mut trusted = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(security.authority)? {
+        trusted.add(certificate?)?;
+    }
+    let encrypted = ClientConfig::builder().with_root_certificates(trusted).with_no_client_auth();
+    let user = Credentials::new(security.user.into(), security.password.into());
+    let login = match security.mechanism {
+        "PLAIN" => SaslConfig::Plain(user),
+        "SCRAM-SHA-256" => SaslConfig::ScramSha256(user),
+        "SCRAM-SHA-512" => SaslConfig::ScramSha512(user),
+        other => unsupported(&format!("without {other}")),
+    };
+    Ok(builder.tls_config(Arc::new(encrypted)).sasl_config(login))
 }
 
 async fn client_of(
@@ -140,4 +166,67 @@ async fn topics_with(client: &Client, topic: &str) -> Result<Vec<String>, Box<dy
         tokio::time::sleep(PAUSE).await;
     }
     Err(format!("the list of topics does not have {topic}").into())
+}
+
+/// Kafka's name of an error that a broker has answered.
+fn name_of(problem: &KafkaError) -> &'static str {
+    match problem {
+        KafkaError::ServerError { protocol_error: ProtocolError::TopicAuthorizationFailed, .. } => {
+            "TOPIC_AUTHORIZATION_FAILED"
+        }
+        _ => "another error",
+    }
+}
+
+/// rskafka tries a failed login again without an end, unless it has a deadline; the error is then one of its retries.
+async fn login(request: &Request) -> Outcome {
+    let tries = BackoffConfig { deadline: Some(Duration::from_secs(2)), ..BackoffConfig::default() };
+    match builder(request)?.backoff_config(tries).build().await {
+        Ok(_) => print(json!({"logged_in": true})),
+        Err(problem) if format!("{problem:?}").contains("SaslAuthenticationFailed") => {
+            print(json!({"refused": "SASL_AUTHENTICATION_FAILED", "saw": problem.to_string()}));
+        }
+        Err(problem) => return Err(problem.into()),
+    }
+    Ok(())
+}
+
+async fn denied(request: &Request) -> Outcome {
+    let client = connect(request).await?;
+    for (topic, value) in request.writes() {
+        let record = Record {
+            key: None,
+            value: Some(value.as_bytes().to_vec()),
+            headers: Default::default(),
+            timestamp: Utc::now(),
+        };
+        let written = match client_of(&client, topic, 0).await {
+            Ok(partition) => partition.produce(vec![record], Compression::NoCompression).await,
+            Err(problem) => Err(problem),
+        };
+        match written {
+            Ok(offsets) => acked(value, 0, offsets[0]),
+            Err(problem) => refused(name_of(&problem), "write", topic, &problem),
+        }
+    }
+    for topic in request.denied() {
+        let read = match client_of(&client, topic, 0).await {
+            Ok(partition) => partition.fetch_records(0, 1..BYTES_MAX, MAX_WAIT_MS).await.map(|_| ()),
+            Err(problem) => Err(problem),
+        };
+        match read {
+            Ok(()) => return Err(format!("{topic} can be read").into()),
+            Err(problem) => refused(name_of(&problem), "read", topic, &problem),
+        }
+    }
+    let partition = client_of(&client, request.text("topic"), 0).await?;
+    let mut next = 0;
+    while (next as usize) < request.count_of_writes() {
+        for found in partition.fetch_records(next, 1..BYTES_MAX, MAX_WAIT_MS).await?.0 {
+            next = found.offset + 1;
+            let Record { key, value, timestamp, .. } = found.record;
+            consumed(key.as_deref(), value.as_deref(), 0, found.offset, timestamp.timestamp_millis());
+        }
+    }
+    Ok(())
 }
