@@ -26,22 +26,24 @@ def find_bootstrap_servers(
     directory: Path | None = None,
     environment: Mapping[str, str] | None = None,
     default_directory: Path = DEFAULT_RUN_DIRECTORY,
+    protocol: str | None = None,
 ) -> str:
     """`host:port[,host:port...]` from the first source that is given: the address, the run directory, the environment variable.
 
-    Without any, the default directory. Raises NoBootstrapServer, also for an address that is none.
+    Without any, the default directory. `protocol`: the security protocol of the client, if brokers of a run directory have several
+    listeners. Raises NoBootstrapServer, also for an address that is none.
     """
     if given:
         return checked(given, "--bootstrap-server")
     if directory is not None:
-        endpoints = run_directory_endpoints(directory)
+        endpoints = run_directory_endpoints(directory, protocol)
         if not endpoints:
             raise NoBootstrapServer(f"there is no cluster in {directory}: `ottla cluster start --dir {directory}`")
         return ",".join(endpoints)
     variables = os.environ if environment is None else environment
     if named := variables.get(BOOTSTRAP_VARIABLE):
         return checked(named, BOOTSTRAP_VARIABLE)
-    servers = ",".join(run_directory_endpoints(default_directory))
+    servers = ",".join(run_directory_endpoints(default_directory, protocol))
     if not servers:
         raise NoBootstrapServer(
             f"no cluster given: use --bootstrap-server host:port or --dir, set {BOOTSTRAP_VARIABLE}, "
@@ -106,13 +108,21 @@ def no_answer(bootstrap_servers: str, tried_s: float = 0) -> str:
     return f"no broker answers at {bootstrap_servers}{within}; check the address and that the cluster runs (`ottla cluster status`)"
 
 
-def run_directory_endpoints(run_directory: Path) -> list[str]:
-    """`host:port` of each broker of a run directory (RUN-1) that has a listener for clients, in the order of broker ids: of the first one.
+def run_directory_endpoints(run_directory: Path, protocol: str | None = None) -> list[str]:
+    """`host:port` of each broker of a run directory (RUN-1) that has a listener for clients, in the order of broker ids.
 
-    Raises NoBootstrapServer.
+    Of its first listener with that security protocol, else of its first one. Raises NoBootstrapServer.
     """
     files = sorted(run_directory.glob("broker-*/server.properties"), key=lambda path: (len(path.parent.name), path))
-    return [endpoint for path in files for endpoint in client_endpoints(read_properties(path))[:1]]
+    found = []
+    for path in files:
+        properties = read_properties(path)
+        listeners = client_listeners(properties)
+        fitting = (listeners[name] for name in listeners if protocol_of(name, properties) == protocol)
+        endpoint = next(fitting, None) or next(iter(listeners.values()), None)
+        if endpoint is not None:
+            found.append(endpoint)
+    return found
 
 
 def run_directory_brokers(run_directory: Path) -> frozenset[int]:
@@ -122,21 +132,30 @@ def run_directory_brokers(run_directory: Path) -> frozenset[int]:
     return frozenset(int(broker) for broker in ids if broker.isdecimal())
 
 
-def client_endpoints(properties: Mapping[str, str]) -> list[str]:
-    """The addresses for clients: the advertised listeners, else the listeners. Skips the control plane's, and those with port 0.
+def client_listeners(properties: Mapping[str, str]) -> dict[str, str]:
+    """The listeners for clients, as name -> `host:port`: the advertised ones, else all. Not the control plane's, nor those with port 0.
 
     The inter-broker listener is only for brokers if there is another one.
     """
     control_plane = properties.get("control.plane.listener.name", DEFAULT_CONTROL_PLANE_LISTENER)
     listeners = properties.get("advertised.listeners") or properties.get("listeners", "")
-    endpoints = {}
+    found = {}
     for listener in listeners.split(","):
         name, separator, address = listener.strip().partition("://")
         if separator and name != control_plane and not address.endswith(":0"):
-            endpoints[name] = address if not address.startswith(":") else f"localhost{address}"
-    if len(endpoints) > 1:
-        endpoints.pop(properties.get("inter.broker.listener.name", ""), None)
-    return list(endpoints.values())
+            found[name] = address if not address.startswith(":") else f"localhost{address}"
+    if len(found) > 1:
+        found.pop(properties.get("inter.broker.listener.name", ""), None)
+    return found
+
+
+def protocol_of(listener: str, properties: Mapping[str, str]) -> str:
+    """The security protocol of a listener."""
+    for entry in properties.get("listener.security.protocol.map", "").split(","):
+        name, _, protocol = entry.strip().partition(":")
+        if name.upper() == listener.upper():
+            return protocol.strip().upper()
+    return listener.upper()
 
 
 def read_properties(path: Path) -> dict[str, str]:

@@ -109,9 +109,10 @@ class Where:
         return self.given_config or default_config(self.run_directory())
 
     def servers(self) -> str:
-        """`host:port[,host:port...]`. Raises NoClusterNamed."""
+        """`host:port[,host:port...]`, of the listener that fits `given_config`. Raises NoClusterNamed, BadClientProperties."""
+        protocol = None if self.given_config is None else _protocol(self.given_config)
         try:
-            return find_bootstrap_servers(self.bootstrap_server, self.directory)
+            return find_bootstrap_servers(self.bootstrap_server, self.directory, protocol=protocol)
         except NoBootstrapServer as problem:
             raise NoClusterNamed(str(problem)) from None
 
@@ -127,6 +128,12 @@ class Where:
         """The ids of the brokers that belong to the cluster, as far as a run directory says so."""
         directory = self.run_directory()
         return frozenset() if directory is None else run_directory_brokers(directory)
+
+
+def _protocol(command_config: Path) -> str:
+    from tools.wire.client_properties import read_security  # it loads TLS: only when needed
+
+    return read_security(command_config, ignores_others=True).protocol
 
 
 def server_options(command: Command) -> Command:

@@ -10,7 +10,7 @@ from protocol.bearer import MECHANISM as OAUTHBEARER
 from protocol.bearer import BadToken, unsecured_token
 from protocol.jaas import BadJaas, read_entry
 from protocol.tls import TlsError, certificates_in, private_key_in, read_pkcs12
-from tools.admin.bootstrap import client_endpoints
+from tools.admin.bootstrap import client_listeners, protocol_of
 from tools.wire.security import PLAINTEXT, PROTOCOLS, Security
 
 
@@ -19,8 +19,8 @@ def security_of(properties: Mapping[str, str], directory: Path) -> Security:
 
     The host is not checked: it is this machine. Certificates that cannot be read are left out, because the broker says why.
     """
-    listener = _client_listener(properties)
-    protocol = _protocol_of(listener, properties)
+    listener = next(iter(client_listeners(properties)), "")
+    protocol = protocol_of(listener, properties)
     if protocol not in PROTOCOLS:
         return PLAINTEXT
     security = _encrypted(listener, properties, directory) if protocol.endswith("SSL") else PLAINTEXT
@@ -106,22 +106,3 @@ def _store(data: bytes, password: str) -> tuple[tuple[str, str], list[str]]:
     except TlsError:
         return ("", ""), []
     return (identity or ("", "")), certificates
-
-
-def _client_listener(properties: Mapping[str, str]) -> str:
-    """The name of the first listener for clients; "" if there is none."""
-    for_clients = client_endpoints(properties)
-    entries = (properties.get("advertised.listeners") or properties.get("listeners", "")).split(",")
-    for entry in entries:
-        name, _, address = entry.strip().partition("://")
-        if for_clients and for_clients[0].endswith(address):
-            return name
-    return ""
-
-
-def _protocol_of(listener: str, properties: Mapping[str, str]) -> str:
-    for entry in properties.get("listener.security.protocol.map", "").split(","):
-        name, _, protocol = entry.strip().partition(":")
-        if name.upper() == listener.upper():
-            return protocol.strip().upper()
-    return listener.upper()

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from protocol.numbers import is_plain_number
 from tools.addresses import is_loopback
-from tools.admin.bootstrap import DEFAULT_RUN_DIRECTORY, NoBootstrapServer, client_endpoints, read_properties
+from tools.admin.bootstrap import DEFAULT_RUN_DIRECTORY, NoBootstrapServer, client_listeners, read_properties
 from tools.cluster.broker_security import security_of
 from tools.cluster.fault_log import FAULT_LOG_NAME, FaultLog
 from tools.cluster.links.wiring import MARKER, BadWiring, BrokerPorts, LinksDirectory
@@ -163,7 +163,7 @@ class BrokerDirectory:
 
     def client_endpoint(self) -> str:
         """`host:port` as advertised to clients. Raises ClusterError."""
-        endpoints = client_endpoints(self.properties())
+        endpoints = list(client_listeners(self.properties()).values())
         if not endpoints:
             raise ClusterError(
                 f"{self.config_file} has no listener for clients with a port, for example listeners=PLAINTEXT://host:port"
@@ -173,7 +173,7 @@ class BrokerDirectory:
     def mutual_tls_endpoint(self) -> str:
         """`host:port` of the listener that wants a client's certificate, in a secured cluster. Raises ClusterError."""
         properties = self.properties()
-        told = _hosts(properties.get("advertised.listeners") or properties.get("listeners", ""))
+        told = client_listeners(properties)
         if MUTUAL_TLS not in told:
             raise ClusterError(f"{self.config_file} has no listener {MUTUAL_TLS}")
         return told[MUTUAL_TLS]
@@ -182,7 +182,7 @@ class BrokerDirectory:
         """(listen address, what clients are told) of a listener that others reach although clients are told a loopback address."""
         properties = self.properties()
         bound, told = (_hosts(properties.get(key, "")) for key in ("listeners", "advertised.listeners"))
-        for_clients = client_endpoints(properties)
+        for_clients = client_listeners(properties).values()
         for name, address in told.items():
             if address in for_clients and _is_loopback(address) and name in bound and not _is_loopback(bound[name]):
                 return bound[name], address

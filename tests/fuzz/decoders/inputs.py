@@ -20,7 +20,7 @@ from protocol.kafka.record_batch import build_batch
 from protocol.types import TopicPartition
 from tests.fuzz.decoder import Decoder
 from tests.fuzz.sealing import packed, parts_of, sealed_batch, sealed_producer_snapshot
-from tools.admin.bootstrap import client_endpoints, parse_properties
+from tools.admin.bootstrap import client_listeners, parse_properties
 from tools.admin.config_values import ChangeError, merge_changes, parse_additions
 from tools.admin.reassign_plan import (
     PlanError,
@@ -211,7 +211,7 @@ def _client(data: bytes) -> object:
     jaas = {key: value for key, value, _ in read_properties(data.decode())}.get("sasl.jaas.config")
     if jaas is not None:
         read_jaas(jaas)
-    for endpoint in client_endpoints(properties):
+    for endpoint in client_listeners(properties).values():
         _, port = parse_address(endpoint, Path("f"))
         assert type(port) is int
     return properties

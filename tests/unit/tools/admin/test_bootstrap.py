@@ -12,10 +12,11 @@ from tests.support.cli import ottla
 from tools.admin.bootstrap import (
     NoBootstrapServer,
     addresses_of,
-    client_endpoints,
+    client_listeners,
     find_bootstrap_servers,
     no_answer,
     parse_properties,
+    run_directory_endpoints,
 )
 
 
@@ -97,19 +98,31 @@ def test_every_command_says_that_a_host_name_does_not_resolve(command: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("properties", "endpoints"),
+    ("properties", "listeners"),
     [
-        ({}, []),
-        ({"listeners": "PLAINTEXT://:9092"}, ["localhost:9092"]),
-        ({"listeners": "PLAINTEXT://a:1", "advertised.listeners": "PLAINTEXT://b:2"}, ["b:2"]),
-        ({"listeners": "A://a:1, CTL://a:2", "control.plane.listener.name": "CTL"}, ["a:1"]),
-        ({"listeners": "A://a:1,INTERNAL://a:2", "inter.broker.listener.name": "INTERNAL"}, ["a:1"]),
-        ({"listeners": "A://a:1", "inter.broker.listener.name": "A"}, ["a:1"]),
-        ({"listeners": "PLAINTEXT://127.0.0.1:0"}, []),  # a port that only the broker knows
+        ({}, {}),
+        ({"listeners": "PLAINTEXT://:9092"}, {"PLAINTEXT": "localhost:9092"}),
+        ({"listeners": "PLAINTEXT://a:1", "advertised.listeners": "PLAINTEXT://b:2"}, {"PLAINTEXT": "b:2"}),
+        ({"listeners": "A://a:1, CTL://a:2", "control.plane.listener.name": "CTL"}, {"A": "a:1"}),
+        ({"listeners": "A://a:1,INTERNAL://a:2", "inter.broker.listener.name": "INTERNAL"}, {"A": "a:1"}),
+        ({"listeners": "A://a:1", "inter.broker.listener.name": "A"}, {"A": "a:1"}),
+        ({"listeners": "PLAINTEXT://127.0.0.1:0"}, {}),  # a port that only the broker knows
     ],
 )
-def test_client_endpoints(properties: dict[str, str], endpoints: list[str]) -> None:
-    assert client_endpoints(properties) == endpoints
+def test_client_listeners(properties: dict[str, str], listeners: dict[str, str]) -> None:
+    assert client_listeners(properties) == listeners
+
+
+def test_a_run_directory_with_several_listeners_gives_the_one_of_the_clients_protocol(tmp_path: Path) -> None:
+    (tmp_path / "broker-1").mkdir()
+    (tmp_path / "broker-1" / "server.properties").write_text(
+        "listeners=SASL_SSL://a:1,SSL://a:2,CERTIFIED://a:3,CONTROLLER://a:4\n"
+        "listener.security.protocol.map=CERTIFIED:SSL,CONTROLLER:SSL\n"
+    )
+    found = {
+        protocol: run_directory_endpoints(tmp_path, protocol) for protocol in (None, "SASL_SSL", "SSL", "PLAINTEXT")
+    }
+    assert found == {None: ["a:1"], "SASL_SSL": ["a:1"], "SSL": ["a:2"], "PLAINTEXT": ["a:1"]}
 
 
 def test_parse_properties_skips_comments() -> None:
