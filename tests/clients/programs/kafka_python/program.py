@@ -40,7 +40,7 @@ POLL_MS = 100
 MEMBER_POLL_MS = 1000
 """kafka-python 3.0.12 may forget a rejoin that takes longer than `poll`: once the leader has assigned, `need_rejoin` is false, so the next
 `poll` does not take the result, and sends no heartbeats."""
-BOOTSTRAP_TIMEOUT_MS = 10_000
+BOOTSTRAP_TIMEOUT_MS, BOOTSTRAPS_MAX = 1000, 20
 MOST = 50
 LONG_S = 60.0
 REBALANCED = (CommitFailedError, IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError)
@@ -271,13 +271,26 @@ def partitions_of(client: KafkaAdminClient, topic: str, expected: int) -> dict[i
 
 
 def login(request: Request) -> None:
-    """It tries again for `bootstrap_timeout_ms`, which are 30 s by default.
+    """It tries a wrong password again, for 30 s by default. Here it is asked several times, each time for a shorter while.
 
-    kafka-python 3.0.12 drops what it has read together with the end of a connection, such as the answer to a login (`_sock_recv`).
+    kafka-python 3.0.12 drops what it has read together with the end of a connection (`_sock_recv`), which most answers to a wrong
+    password are. A new producer tries at once, an old one after longer and longer pauses.
     """
     settings = {**connection(request), "bootstrap_timeout_ms": BOOTSTRAP_TIMEOUT_MS}
     logged = Logged("kafka", SaslAuthenticationFailedError)
-    say_login_by(lambda: KafkaProducer(**settings).close(), logged, KafkaTimeoutError)
+
+    def connect() -> None:
+        for _ in range(BOOTSTRAPS_MAX):
+            try:
+                KafkaProducer(**settings).close()
+                return
+            except KafkaTimeoutError as problem:
+                if logged.found:
+                    raise
+                last = problem
+        raise last
+
+    say_login_by(connect, logged, KafkaTimeoutError)
 
 
 def denied(request: Request) -> None:
