@@ -50,7 +50,7 @@ def test_the_demo_loses_nothing_when_a_leader_is_killed(tmp_path: Path) -> None:
         "all but what was there before the group, or came after its last fetch"
     )
     assert group["longest_without_heartbeat_s"] > HEARTBEAT_S, "the killed broker coordinated the group"
-    assert f"group describe {group['group']} --bootstrap-server" in done.stdout
+    assert f"group describe {group['group']} --dir" in done.stdout
     assert (out / "report.html").exists()
     assert_nothing_runs_on(tmp_path)
 

@@ -16,6 +16,7 @@ from tools.compose import project
 from tools.compose.project import FILE
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+SECURE = (FILE, "docker-compose.secure.yml")
 FIVE = (FILE, "docker-compose.five.yml")
 SERVICES = ("zookeeper", "kafka1", "kafka2", "kafka3")
 SERVICES_OF_FIVE = (*SERVICES, "zookeeper2", "zookeeper3", "kafka4", "kafka5")

@@ -1,0 +1,71 @@
+"""docker-compose.secure.yml: the containers have TLS, users and rights; a leader is killed, and no secret is in a log (RUN-5)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaError
+from confluent_kafka.admin import AdminClient
+
+from tests.support.cli import ottla
+from tests.support.compose_project import BUILD_TIMEOUT_S, SECURE, SERVICES, ComposeProject, find_compose, run
+from tests.support.invariants import eventually
+
+pytestmark = [pytest.mark.compose, pytest.mark.timeout(1500)]
+TLS_PORTS = ("OTTLA_KAFKA1_TLS_PORT", "OTTLA_KAFKA2_TLS_PORT", "OTTLA_KAFKA3_TLS_PORT")
+
+
+@pytest.fixture(scope="module")
+def project() -> Iterator[ComposeProject]:
+    started = ComposeProject(find_compose(), SECURE, SERVICES, *TLS_PORTS)
+    try:
+        started.compose("build", "zookeeper", "kafka1", "certificates", timeout_s=BUILD_TIMEOUT_S)
+        started.compose("up", "--detach", timeout_s=300)
+        eventually(started.is_healthy, "all four containers healthy", timeout_s=120)
+        assert run(["docker", "wait", started.container("users")], 60).strip() == "0"
+        yield started
+    finally:
+        print(started.compose("logs", "--no-color", "--tail", "40"))
+        started.remove()
+
+
+@pytest.fixture(scope="module")
+def files(project: ComposeProject, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory `security`, copied as docs/CONTAINERS.md says."""
+    copied = tmp_path_factory.mktemp("secured") / "security"
+    run(["docker", "cp", f"{project.container('kafka1')}:/secured/security", str(copied)])
+    for file in (*copied.glob("*/*.properties"), *copied.glob("*/python.json")):
+        file.write_text(file.read_text().replace("/secured/security", str(copied)))
+    return copied
+
+
+def client(files: Path, user: str) -> dict[str, str]:
+    return dict(json.loads((files / user / "python.json").read_text())["confluent-kafka"])
+
+
+def test_a_killed_leader_costs_no_record(project: ComposeProject) -> None:
+    faults = "--fault 'kill leader of orders-0 at 4s' --fault 'restart it at 8s' --seconds 12"
+    judged = ottla(f"verify run --compose {project.name} --topic orders:3 {faults}")
+    assert judged.exit_code == 0, judged.output
+    assert "clean: 0 findings" in judged.output
+    eventually(project.is_healthy, "all containers healthy again", timeout_s=120)
+    assert "controller" in ottla(f"timeline --compose {project.name}").output
+
+
+def test_users_have_the_rights_of_a_local_cluster(project: ComposeProject, files: Path) -> None:
+    found = AdminClient(client(files, "bob")).list_topics("orders", timeout=30).topics["orders"]
+    assert found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    mutual_tls = ",".join(f"localhost:{project.ports[name]}" for name in TLS_PORTS)
+    listed = ottla(f"topic list --bootstrap-server {mutual_tls} --command-config {files}/alice/mutual-tls.properties")
+    assert "orders" in listed.output
+    assert "alice" in project.compose("run", "--rm", "tools", "user", "list", timeout_s=120)
+
+
+def test_nothing_that_is_secret_is_in_a_log_or_an_environment(project: ComposeProject, files: Path) -> None:
+    words = [line.partition("=")[2] for line in (files / "passwords").read_text().splitlines()]
+    assert len(words) == 4
+    shown = project.compose("logs", "--no-color") + run(["docker", "inspect", *project.containers()])
+    assert not [word for word in [*words, "PRIVATE KEY"] if word in shown]
