@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import Any, Final
 
 from broker.apis.api_versions import refuse_version
@@ -17,11 +17,15 @@ from broker.apis.table import HANDLERS, Handler
 from broker.network.connection_state import Hold
 from broker.network.request_channel import OLD_CLIENTS, Request
 from broker.network.request_metrics import ApiMetrics, RequestMetrics
+from broker.requests import request_time
 from broker.requests.context import ApiContext
+from broker.requests.request_time import MeasuredCoroutine, RequestTime
 from broker.requests.steps import OWN_ERROR, REFUSALS, close_for
 from protocol.kafka.api_keys import ANSWERED, ApiKey
 
 PRODUCE: Final = int(ApiKey.PRODUCE)
+WRITE_TXN_MARKERS: Final = int(ApiKey.WRITE_TXN_MARKERS)
+"""Between brokers: it costs no client anything."""
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +39,7 @@ class RequestHandler:
     def __init__(self, context: ApiContext, metrics: RequestMetrics | None = None) -> None:
         """`metrics` counts the requests; fetches are counted by their API, which knows whose they are."""
         self._context = context
+        self._quotas = context.quotas
         self._gathered = GatheredProduces(context) if context.authorizer is None else GuardedProduces(context)
         measured = (metrics or RequestMetrics()).by_key
         self._routes: dict[int, tuple[int, int, Handler, ApiMetrics | None]] = {
@@ -69,6 +74,9 @@ class RequestHandler:
                 timing = metrics.time(version, request.received_at)
                 request.connection.when_answered(request.number, timing.answered)
         gathered = self._gathered
+        toll = None
+        if self._quotas.request.is_on and api_key != WRITE_TXN_MARKERS:
+            toll = request_time.toll_of(self._quotas, request)
         try:
             if api_key == PRODUCE and gathered.gather(request):
                 waiting = None
@@ -83,10 +91,12 @@ class RequestHandler:
             request.close(OWN_ERROR)
         else:
             if waiting is not None:
-                self._run(request, waiting)
+                self._run(request, waiting, toll)
             if timing is not None:
                 gathered.append_all()
                 timing.handled()
+        if toll is not None:
+            toll.end()
 
     def end_turn(self) -> None:
         """To be called when the requests of a turn have been handled. Completes those that wait for it."""
@@ -98,14 +108,16 @@ class RequestHandler:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _run(self, request: Request, waiting: Coroutine[Any, Any, None]) -> None:
+    def _run(self, request: Request, waiting: Coroutine[Any, Any, None], toll: RequestTime | None) -> None:
         request.connection.hold(Hold.ASYNC_API)
         request.keeps_frame = True
-        task = asyncio.get_running_loop().create_task(self._finish(request, waiting))
+        task = asyncio.get_running_loop().create_task(
+            self._finish(request, waiting if toll is None else MeasuredCoroutine(toll, waiting))
+        )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _finish(self, request: Request, waiting: Coroutine[Any, Any, None]) -> None:
+    async def _finish(self, request: Request, waiting: Awaitable[None]) -> None:
         try:
             await waiting
         except REFUSALS as error:

@@ -212,14 +212,21 @@ class TopicAdmin:
         return found_id == topic_id_text(topic.topic_id)
 
     async def add_partitions(
-        self, name: str, count: int, given: Sequence[tuple[int, ...]] | None, *, validate_only: bool
+        self,
+        name: str,
+        count: int,
+        given: Sequence[tuple[int, ...]] | None,
+        *,
+        validate_only: bool,
+        permit: Callable[[int], None] = lambda count: None,
     ) -> frozenset[int]:
         """Adds partitions until the topic has `count` (CTL-8). Returns the numbers of the new partitions. See `partition_additions`.
 
-        Raises KafkaError, also UNKNOWN_TOPIC_OR_PARTITION and INVALID_TOPIC_EXCEPTION (the topic is being deleted), or ZkError.
+        `permit` is told the number of the new partitions before they are written, once, and may raise KafkaError. Raises KafkaError, also
+        UNKNOWN_TOPIC_OR_PARTITION and INVALID_TOPIC_EXCEPTION (the topic is being deleted), or ZkError.
         """
         path = TopicZNode.path(name)
-        for _ in range(WRITE_ATTEMPTS):
+        for attempt in range(WRITE_ATTEMPTS):
             if not is_valid_topic_name(name):
                 raise _unknown(name)
             if await self._zk.exists(DeleteTopicZNode.path(name)) is not None:
@@ -234,6 +241,8 @@ class TopicAdmin:
             self._check_room(sum(map(len, added.values())))
             if validate_only:
                 return frozenset(added)
+            if not attempt:
+                permit(len(added))
             try:
                 await self._zk.set(path, data, stat.version)
             except BadVersion:

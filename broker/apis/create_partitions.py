@@ -13,7 +13,8 @@ from typing import Any
 
 from broker.admin.partition_additions import TOPIC_PARTITIONS_MAX
 from broker.network.request_channel import Request
-from broker.requests import rights, waiting
+from broker.quotas.client_quotas import MutationQuota
+from broker.requests import rights, throttling, waiting
 from broker.requests.context import ApiContext
 from broker.requests.steps import bare, collected, each, finished, respond_when_finished, slice_of_own
 from protocol.acls import Operation
@@ -25,6 +26,8 @@ from protocol.zk.session import ZkError
 Answers = Mapping[str, KafkaError | None]
 """Topic -> None, or the error."""
 
+STRICT_SINCE = 3
+"""The first version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 TOPICS_IN_A_STEP = 100
 TOPICS_AT_ONCE = 20
 """Topics between two pauses: topics that are refused without a request to ZooKeeper would not yield the loop."""
@@ -36,17 +39,19 @@ async def create_partitions(context: ApiContext, request: Request) -> None:
     header = request.header
     reading = messages.decoding(header.api_key, header.api_version, request.frame, header.body_offset)
     body = await finished(context, request, reading)
+    quota = throttling.of_mutations(context, request, STRICT_SINCE)
     if context.controller.is_active:
-        answers = await _create(context, request, body)
+        answers = await _create(context, request, body, quota)
     else:
         error = KafkaError(ErrorCode.NOT_CONTROLLER, "send the request to the controller")
         answers = {topic.name: error for topic in body.topics}
     results = map(_result, answers.items())
-    answer = messages.encoding(header.api_key, header.api_version, {"throttle_time": 0, "results": results})
+    rows = {"throttle_time": throttling.mute_for(request, quota), "results": results}
+    answer = messages.encoding(header.api_key, header.api_version, rows)
     await respond_when_finished(context, request, answer)
 
 
-async def _create(context: ApiContext, request: Request, body: Any) -> Answers:
+async def _create(context: ApiContext, request: Request, body: Any, quota: MutationQuota) -> Answers:
     deadline = context.clock.monotonic() + messages.milliseconds(body.timeout) / 1000
     counts: Counter[str] = Counter()
     counting = each(body.topics, lambda topic: counts.update((topic.name,)), TOPICS_IN_A_STEP)
@@ -76,7 +81,9 @@ async def _create(context: ApiContext, request: Request, body: Any) -> Answers:
                 raise KafkaError(
                     ErrorCode.POLICY_VIOLATION, f"more than {NEW_PARTITIONS_MAX} new partitions in one request"
                 )
-            added = await context.topic_admin.add_partitions(name, topic.count, given, validate_only=body.validate_only)
+            added = await context.topic_admin.add_partitions(
+                name, topic.count, given, validate_only=body.validate_only, permit=quota.take
+            )
             left -= len(added)
             if not body.validate_only:
                 made[name] = added
@@ -100,5 +107,5 @@ def _result(answer: tuple[str, KafkaError | None]) -> dict[str, Any]:
     return {
         "name": name,
         "error_code": int(error.code) if error is not None else 0,
-        "error_message": error.message if error is not None else None,
+        "error_message": error.message or None if error is not None else None,
     }

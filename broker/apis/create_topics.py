@@ -15,7 +15,8 @@ from typing import Any
 from broker.admin.partition_additions import TOPIC_PARTITIONS_MAX
 from broker.admin.topic_admin import ZOOKEEPER_WAIT_MAX_S, NewTopic, PlannedTopic, TopicNames
 from broker.network.request_channel import Request
-from broker.requests import rights, waiting
+from broker.quotas.client_quotas import MutationQuota
+from broker.requests import rights, throttling, waiting
 from broker.requests.context import ApiContext
 from broker.requests.steps import StepsTo, each, finished, respond_when_finished, slice_of_own
 from protocol.acls import Operation
@@ -25,6 +26,8 @@ from protocol.types import NO_LEADER
 from protocol.zk.session import ZkError
 
 VALIDATE_ONLY_SINCE = 1
+STRICT_SINCE = 6
+"""The first version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 ASSIGNMENTS_IN_A_STEP = 200
 TOPICS_IN_A_STEP = 100
 TOPICS_AT_ONCE = 10
@@ -40,18 +43,23 @@ async def create_topics(context: ApiContext, request: Request) -> None:
     reading = messages.decoding(header.api_key, header.api_version, request.frame, header.body_offset)
     body = await finished(context, request, reading)
     rows: Iterable[Mapping[str, Any]]
+    quota = throttling.of_mutations(context, request, STRICT_SINCE)
     if context.controller.is_active:
-        rows = await _create(context, request, body)
+        rows = await _create(context, request, body, quota)
     else:
         rows = (
             _failure(topic.name, ErrorCode.NOT_CONTROLLER, "send the request to the controller")
             for topic in body.topics
         )
-    answer = messages.encoding(header.api_key, header.api_version, {"throttle_time": 0, "topics": rows})
+    answer = messages.encoding(
+        header.api_key, header.api_version, {"throttle_time": throttling.mute_for(request, quota), "topics": rows}
+    )
     await respond_when_finished(context, request, answer)
 
 
-async def _create(context: ApiContext, request: Request, body: Any) -> Iterable[Mapping[str, Any]]:
+async def _create(
+    context: ApiContext, request: Request, body: Any, quota: MutationQuota
+) -> Iterable[Mapping[str, Any]]:
     """One row for each topic of the request."""
     validate_only = request.header.api_version >= VALIDATE_ONLY_SINCE and body.validate_only
     deadline = context.clock.monotonic() + messages.milliseconds(body.timeout) / 1000
@@ -85,6 +93,7 @@ async def _create(context: ApiContext, request: Request, body: Any) -> Iterable[
             if names is None and (len(body.topics) > 1 or validate_only):
                 names = await context.topic_admin.names()
             if not validate_only:
+                quota.take(len(planned.assignment))
                 left_s = max(0.0, deadline - context.clock.monotonic())
                 await context.topic_admin.write(planned, names, wait_s=min(left_s, ZOOKEEPER_WAIT_MAX_S))
                 made.append(planned)

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from broker.network.request_channel import Request
-from broker.requests import rights, waiting
+from broker.quotas.client_quotas import MutationQuota
+from broker.requests import rights, throttling, waiting
 from broker.requests.context import ApiContext
 from broker.requests.steps import bare, collected, finished, respond_when_finished, slice_of_own
 from protocol.acls import Operation
@@ -22,6 +23,8 @@ from protocol.zk.session import ZkError
 
 DELETION_DISABLED_SINCE = 3
 TOPIC_IDS_SINCE = 6
+STRICT_SINCE = 5
+"""The first version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 TOPICS_AT_ONCE = 100
 """Topics between two pauses: topics that are refused without a request to ZooKeeper would not yield the loop."""
 
@@ -44,10 +47,11 @@ async def delete_topics(context: ApiContext, request: Request) -> None:
         asking = collected(body.topic_names, lambda name: Asked(name, None))
     rows = await finished(context, request, asking)
     refusal = _refusal(context, version, rows)
+    quota = throttling.of_mutations(context, request, STRICT_SINCE)
     if refusal is not None:
-        await _respond(context, request, rows, [refusal] * len(rows))
+        await _respond(context, request, rows, [refusal] * len(rows), quota)
     else:
-        await _delete(context, request, rows, messages.milliseconds(body.timeout))
+        await _delete(context, request, rows, messages.milliseconds(body.timeout), quota)
 
 
 def _refusal(context: ApiContext, version: int, rows: Sequence[Asked]) -> KafkaError | None:
@@ -63,7 +67,9 @@ def _refusal(context: ApiContext, version: int, rows: Sequence[Asked]) -> KafkaE
     return None
 
 
-async def _delete(context: ApiContext, request: Request, rows: Sequence[Asked], timeout_ms: int) -> None:
+async def _delete(
+    context: ApiContext, request: Request, rows: Sequence[Asked], timeout_ms: int, quota: MutationQuota
+) -> None:
     deadline = context.clock.monotonic() + timeout_ms / 1000
     cache = context.metadata
     naming = collected(rows, lambda row: row.name if row.topic_id is None else cache.topic_name(row.topic_id))
@@ -87,7 +93,7 @@ async def _delete(context: ApiContext, request: Request, rows: Sequence[Asked], 
             error = KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed.")
         elif name not in deleting:
             id_before = cache.topic_id(name)
-            error = await _request_deletion(context, name, row.topic_id)
+            error = await _request_deletion(context, name, row.topic_id, quota)
             if error is None:
                 deleting[name] = id_before
         errors.append(error)
@@ -105,14 +111,18 @@ async def _delete(context: ApiContext, request: Request, rows: Sequence[Asked], 
         Asked(None if at in hidden else name, row.topic_id)
         for at, (name, row) in enumerate(zip(names, rows, strict=True))
     ]
-    await _respond(context, request, named, answers)
+    await _respond(context, request, named, answers, quota)
 
 
-async def _request_deletion(context: ApiContext, name: str, topic_id: uuid.UUID | None) -> KafkaError | None:
+async def _request_deletion(
+    context: ApiContext, name: str, topic_id: uuid.UUID | None, quota: MutationQuota
+) -> KafkaError | None:
     """Marks the topic for deletion; returns None on success. Only topics in the metadata cache can be deleted, as in Kafka."""
-    if not context.metadata.partitions_of(name):
+    partitions = context.metadata.partitions_of(name)
+    if not partitions:
         return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{name}' does not exist")
     try:
+        quota.take(len(partitions))
         await context.topic_admin.request_deletion(name, topic_id)
     except KafkaError as error:
         return bare(error)
@@ -122,17 +132,22 @@ async def _request_deletion(context: ApiContext, name: str, topic_id: uuid.UUID 
 
 
 async def _respond(
-    context: ApiContext, request: Request, rows: Sequence[Asked], errors: Sequence[KafkaError | None]
+    context: ApiContext,
+    request: Request,
+    rows: Sequence[Asked],
+    errors: Sequence[KafkaError | None],
+    quota: MutationQuota,
 ) -> None:
     responses = (
         {
             "name": row.name,
             "topic_id": row.topic_id,
             "error_code": int(error.code) if error is not None else 0,
-            "error_message": error.message if error is not None else None,
+            "error_message": error.message or None if error is not None else None,
         }
         for row, error in zip(rows, errors, strict=True)
     )
     header = request.header
-    answer = messages.encoding(header.api_key, header.api_version, {"throttle_time": 0, "responses": responses})
+    body = {"throttle_time": throttling.mute_for(request, quota), "responses": responses}
+    answer = messages.encoding(header.api_key, header.api_version, body)
     await respond_when_finished(context, request, answer)

@@ -126,7 +126,9 @@ def _fetch(
     max_bytes = body.max_bytes if body.max_bytes < ANSWER_MAX else ANSWER_MAX
     toll: throttling.OfConsumer | None = None
     throttle: Throttle | None = None
-    if context.quotas.is_on and body.replica_id < 0:
+    if body.replica_id >= 0:
+        request.toll = None
+    elif context.quotas.is_on:
         toll = throttling.OfConsumer(context, request)
         throttle = toll.count
         max_bytes = min(max_bytes, toll.bytes_max)

@@ -21,6 +21,7 @@ from broker.network.request_channel import NO_FRAME, Request
 from broker.replication.appending.appends import ACKS_ALL, LEADER_ONLY
 from broker.requests import rights, throttling
 from broker.requests.context import ApiContext
+from broker.requests.request_time import RequestTime
 from broker.requests.steps import OWN_ERROR
 from broker.settings.config import TopicConfig
 from broker.storage.producers import produced_batches
@@ -172,8 +173,10 @@ class GatheredProduces:
         context = self._context
         appends = context.replica_manager.appends
         tp, config = destination.tp, destination.config
-        has_quotas = context.quotas.is_on
+        quotas = context.quotas
+        has_quotas = quotas.is_on
         while gathered:
+            began = quotas.monotonic() if has_quotas else 0.0
             needs_all = False
             batches = []
             for _, acks, _, batch in gathered:
@@ -181,6 +184,11 @@ class GatheredProduces:
                 if acks == ACKS_ALL:
                     needs_all = True
             offsets, log_start, may_answer = appends.append_plain(tp, batches, needs_all=needs_all, config=config)
+            if has_quotas:
+                share = (quotas.monotonic() - began) / len(gathered)
+                for request, *_ in gathered[: len(offsets)]:
+                    if isinstance(request.toll, RequestTime):
+                        request.toll.add(share)
             awaited: dict[tuple[int, int], list[tuple[Request, bytes, int]]] = {}
             for at, offset in enumerate(offsets):
                 request, acks, timeout_ms, _ = gathered[at]

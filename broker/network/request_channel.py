@@ -18,7 +18,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from broker.network.answer_writer import AnswerWriter
 from broker.network.brief_polling import BriefPolling
@@ -123,10 +123,28 @@ OLD_CLIENTS: Final = "; docs/CLIENTS.md has a chapter on old clients"
 """The end of a line in the log about a client whose version of an API is too old."""
 
 
+class Toll(Protocol):
+    """What the answer to a request costs its client."""
+
+    def paid(self, request: Request, body: Sequence[Buffer]) -> Sequence[Buffer]:
+        """The body of the answer, with the throttle time."""
+        ...
+
+
 class Request:
     """One request. `frame` is everything after the length; exactly one of the seven ways to end it must be used."""
 
-    __slots__ = ("connection", "frame", "header", "keeps_frame", "large_size", "number", "received_at", "waits_again")
+    __slots__ = (
+        "connection",
+        "frame",
+        "header",
+        "keeps_frame",
+        "large_size",
+        "number",
+        "received_at",
+        "toll",
+        "waits_again",
+    )
 
     def __init__(
         self,
@@ -147,9 +165,13 @@ class Request:
         self.large_size = large_size
         self.keeps_frame = False
         self.waits_again = False
+        self.toll: Toll | None = None
+        """None: nothing, as for nearly all requests."""
 
     def respond(self, body: Sequence[Buffer]) -> None:
         """Sends the response with this body."""
+        if self.toll is not None:
+            body = self.toll.paid(self, body)
         header = self.header
         head = response_header(header.api_key, header.api_version, header.correlation_id)
         size = len(head) + sum(map(len, body))
@@ -157,6 +179,8 @@ class Request:
 
     def respond_small(self, body: bytes) -> None:
         """Like `respond`, for one small body: joined with its header, because that is cheaper than another buffer."""
+        if self.toll is not None:
+            body = b"".join(self.toll.paid(self, (body,)))
         header = self.header
         head = response_header(header.api_key, header.api_version, header.correlation_id)
         self.connection.answer(self.number, ((len(head) + len(body)).to_bytes(4, "big") + head + body,))
@@ -182,6 +206,8 @@ class Request:
 
         def parts() -> Sequence[Buffer]:
             body = make()
+            if self.toll is not None:
+                body = b"".join(self.toll.paid(self, (body,)))
             return ((len(head) + len(body)).to_bytes(4, "big") + head + body,)
 
         self.connection.answer_in_turn(self.number, parts)

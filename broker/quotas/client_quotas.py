@@ -23,6 +23,7 @@ from broker.quotas.quota_configs import (
 )
 from broker.quotas.rates import SampledRate, TokenBucket, Window, throttle_time
 from broker.settings.config import INT_MAX, BrokerConfig
+from protocol.errors import ErrorCode, KafkaError
 from protocol.plain_text import escaped, shortened
 
 log = logging.getLogger(__name__)
@@ -144,6 +145,40 @@ class Rates(Meters[SampledRate]):
             return INT_MAX
         bound = meter.bound * self.window.full_s
         return int(max(0.0, bound)) if bound < INT_MAX else INT_MAX
+
+
+class MutationQuota:
+    """How many partitions a request may make or delete (KIP-599). Strict: none while the client owes some. Otherwise it waits after it."""
+
+    def __init__(self, quotas: Quotas, user: str, client_id: str | None, *, is_strict: bool) -> None:
+        self._quotas = quotas
+        self._meter = quotas.mutations.of(user, client_id, quotas.now_ms()) if quotas.mutations.is_on else None
+        self._is_strict = is_strict
+        self._wait_ms = 0
+        self._waits_since = 0
+
+    def take(self, count: int) -> None:
+        """So many partitions change. Raises KafkaError if they may not now."""
+        meter = self._meter
+        if meter is None:
+            return
+        now = self._quotas.now_ms()
+        if self._is_strict and meter.measure.tokens(meter.bound, now) < 0:
+            self._waits(meter, now)
+            raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+        meter.measure.take(meter.bound, count, now)
+        if not self._is_strict:
+            self._waits(meter, now)
+
+    def throttle_ms(self) -> int:
+        """The throttle time of the request, which may have waited since."""
+        return max(0, self._wait_ms - (self._quotas.now_ms() - self._waits_since))
+
+    def _waits(self, meter: Meter[TokenBucket], now: int) -> None:
+        wait_ms = throttle_time(meter.measure.wait_ms(meter.bound, now))
+        if wait_ms or self._is_strict:
+            self._wait_ms, self._waits_since = wait_ms, now
+            meter.throttled += 1
 
 
 class Quotas:

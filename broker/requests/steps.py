@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from broker.network.request_channel import Request
 from broker.requests.context import ApiContext
 from broker.requests.long_answers import AnySteps, Asked, Unwanted, Work
+from broker.requests.request_time import RequestTime, measured
 from protocol.errors import KafkaError
 from protocol.kafka import messages
 from protocol.kafka.by_schema import AnswerTooLarge
@@ -48,6 +49,7 @@ def in_steps(context: ApiContext, request: Request, steps: AnySteps) -> Further:
 
     If the steps return a coroutine, it is awaited after them.
     """
+    steps = _measured(request, steps)
     is_done, further = context.long_answers.begin(steps)
     return further if is_done else _go_on(context, request, steps, further)
 
@@ -59,6 +61,7 @@ def respond_in_steps(context: ApiContext, request: Request, steps: ThreadedSteps
 
 async def finished(context: ApiContext, request: Request, steps: Generator[Work | None, Any, Result]) -> Result:
     """Returns the result of the steps, for a handler that awaits. Raises Unwanted if the client has disconnected."""
+    steps = _measured(request, steps)
     is_done, value = context.long_answers.begin(steps)
     if not is_done:
         value = await context.long_answers.go_on(_asked(request), steps, value)
@@ -94,7 +97,7 @@ async def respond_when_finished(context: ApiContext, request: Request, steps: St
 
 def respond_later(context: ApiContext, request: Request, steps: Steps) -> None:
     """Like `respond_in_steps`, for a callback. It raises nothing: an error closes only the client's connection."""
-    responding = _responding(request, steps)
+    responding = _measured(request, _responding(request, steps))
     try:
         is_done, work = context.long_answers.begin(responding)
     except REFUSALS as error:
@@ -150,6 +153,12 @@ async def _go_on(context: ApiContext, request: Request, steps: AnySteps, work: W
         return
     if further is not None:
         await further
+
+
+def _measured(request: Request, steps: Generator[Any, Any, Result]) -> Generator[Any, Any, Result]:
+    """The same steps. Their time counts, if the client has a quota for it."""
+    toll = request.toll
+    return measured(toll, steps) if isinstance(toll, RequestTime) else steps
 
 
 def _asked(request: Request) -> Asked:

@@ -10,6 +10,7 @@ responses without pauses.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from collections.abc import Generator, Iterable, Mapping
 from functools import cache
@@ -26,6 +27,9 @@ from protocol.kafka.wire import ELEMENTS_MAX, REQUEST_ELEMENTS_MAX
 from protocol.types import Buffer
 
 CORRELATION_ID_SIZE = 4
+THROTTLE_TIME = "throttle_time"
+ERROR_SIZE = 2
+AFTER_ROWS = -1
 ANSWER_BYTES_MAX = 100 * 1024 * 1024
 """Limit of a response. It equals the default limit of a request (`socket.request.max.bytes`). A Fetch response is limited by the
 client and `fetch.max.bytes` instead."""
@@ -130,6 +134,16 @@ def decode_response(api_key: int, version: int, frame: Buffer) -> tuple[int, Any
     if schema.__header_schema__.__version__ >= 1:
         offset = skip_tagged_fields(data, offset)
     return correlation_id, by_schema.at_once(by_schema.reading(schema, data, offset, ELEMENTS_MAX))
+
+
+@cache
+def throttle_time_at(api_key: int, version: int) -> int | None:
+    """Bytes before the throttle time of a response; AFTER_ROWS: it comes after an array; None: the response has none."""
+    names = [field.name for field in dataclasses.fields(_schema_of_response(api_key, version))]
+    if THROTTLE_TIME not in names:
+        return None
+    before = names[: names.index(THROTTLE_TIME)]
+    return {(): 0, ("error_code",): ERROR_SIZE}.get(tuple(before), AFTER_ROWS)
 
 
 def preload(api_keys: Iterable[int]) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from protocol.errors import ErrorCode
+from protocol.kafka import messages
+from protocol.kafka.api_keys import ApiKey
 from tests.conftest import CALM, ClusterFactory
 from tests.support.quotas import CLIENT_ID, IP, USER, Side, Throttled
 from tests.support.real_kafka import running_kafka, skip_without_kafka
@@ -112,6 +116,78 @@ def test_a_quota_of_nothing(sides: list[Side]) -> None:
 
     ours, kafkas = on_both(sides, history)
     assert ours == kafkas
+
+
+def test_changes_of_partitions_wait_or_are_refused_alike(sides: list[Side]) -> None:
+    """KIP-599: strict for new versions, which are refused; old ones wait afterwards. Three seconds' worth is there at first."""
+
+    def history(side: Side) -> tuple[list[tuple[int, str | None]], Throttled]:
+        old, new = (
+            {"CREATE_TOPICS": 5, "DELETE_TOPICS": 4, "CREATE_PARTITIONS": 2},
+            {"CREATE_TOPICS": 6, "DELETE_TOPICS": 5, "CREATE_PARTITIONS": 3},
+        )
+        errors, times, took = [], [], []
+        for name, versions in (("strict", new), ("lenient", old)):
+            side.set({CLIENT_ID: name}, controller_mutation_rate=1)
+            with side.wire(name) as wire:
+                for api, body in (
+                    ("CREATE_TOPICS", created(f"{name}-1", 6)),
+                    ("CREATE_PARTITIONS", grown(f"{name}-1", 8)),
+                    ("DELETE_TOPICS", {"topic_names": [f"{name}-1"], "timeout": 30_000}),
+                    ("CREATE_TOPICS", created(f"{name}-2", 1)),
+                ):
+                    began = time.monotonic()
+                    answer = wire.call(ApiKey[api], versions[api], body)
+                    took.append(time.monotonic() - began)
+                    times.append(messages.milliseconds(answer.throttle_time))
+                    (row,) = next(
+                        rows for rows in (getattr(answer, n, None) for n in ("topics", "results", "responses")) if rows
+                    )
+                    errors.append((int(row.error_code), getattr(row, "error_message", None)))
+        return errors, Throttled(times, took)
+
+    (own_errors, ours), (kafkas_errors, kafkas) = on_both(sides, history)
+    assert [code for code, _ in own_errors] == [code for code, _ in kafkas_errors]
+    refused = (int(ErrorCode.THROTTLING_QUOTA_EXCEEDED), None)
+    assert refused in own_errors
+    assert [one for one in own_errors if one[0] == refused[0]] == [one for one in kafkas_errors if one[0] == refused[0]]
+    for own, other in zip(ours.times, kafkas.times, strict=True):
+        # What an answer takes until the partitions have leaders is not throttled; a machine that is busy takes long.
+        assert abs(own - other) <= max(TOLERANCE * max(own, other), 1000), (ours, kafkas)
+
+
+def created(topic: str, partitions: int) -> dict[str, Any]:
+    row = {"name": topic, "num_partitions": partitions, "replication_factor": 1, "assignments": (), "configs": ()}
+    return {"topics": [row], "timeout": 30_000, "validate_only": False}
+
+
+def grown(topic: str, count: int) -> dict[str, Any]:
+    return {"topics": [{"name": topic, "count": count, "assignments": None}], "timeout": 30_000, "validate_only": False}
+
+
+def test_the_time_of_requests_costs_alike(sides: list[Side]) -> None:
+    """By a quota of no time at all, each answer has the longest throttle time, wherever it is in the answer."""
+
+    def history(side: Side) -> list[int]:
+        topic = side.topic()
+        side.set({CLIENT_ID: "timed"}, request_percentage=0)
+        with side.wire("timed") as wire:
+            answers = [
+                wire.call(ApiKey.METADATA, 9, {"topics": None}),
+                wire.call(ApiKey.API_VERSIONS, 3, {"client_software_name": "a", "client_software_version": "1"}),
+                wire.call(ApiKey.API_VERSIONS, 2, {}),
+                wire.call(ApiKey.LIST_GROUPS, 2, {}),
+                wire.call(ApiKey.DESCRIBE_CLIENT_QUOTAS, 1, {"components": (), "strict": True}),
+            ]
+        produced = side.produce(topic, "timed", [10])
+        fetched, sizes = side.fetch(topic, "timed", 2, 1000)
+        side.set({CLIENT_ID: "timed"}, request_percentage=None)
+        found = [messages.milliseconds(answer.throttle_time) for answer in answers]
+        return [*found, *produced.times, *fetched.times, *sizes]
+
+    ours, kafkas = on_both(sides, history)
+    assert ours == kafkas
+    assert ours[0] == 1000
 
 
 ALTERATIONS: list[tuple[dict[str, str | None], dict[str, float | None]]] = [

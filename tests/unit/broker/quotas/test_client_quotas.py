@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from broker.quotas import client_quotas
-from broker.quotas.client_quotas import Quotas
+from broker.quotas.client_quotas import MutationQuota, Quotas
 from broker.quotas.quota_configs import DOUBLE, INT, LONG, java_double, quota_text
 from broker.settings.config import BrokerConfig
+from protocol.errors import ErrorCode, KafkaError
 
 
 def quotas(**settings: Any) -> Quotas:
@@ -123,3 +124,28 @@ def test_values_that_a_type_does_not_have(kind: str, value: float) -> None:
 
 def test_doubles_that_are_no_numbers() -> None:
     assert [java_double(float(text)) for text in ("nan", "inf", "-inf")] == ["NaN", "Infinity", "-Infinity"]
+
+
+@pytest.mark.parametrize(("is_strict", "taken"), [(True, [4, 4]), (False, [4, 4, 4])])
+def test_changes_of_partitions(is_strict: bool, taken: list[int]) -> None:
+    """KIP-599: whoever owes none may change many. A strict quota then refuses, another one makes the client wait afterwards."""
+    now = 0.0
+    here = Quotas(BrokerConfig(controller_quota_window_num=3), lambda: now)
+    here.changed({"clients/app": {"controller_mutation_rate": "2"}})
+    quota = MutationQuota(here, "ANONYMOUS", "app", is_strict=is_strict)
+    for count in taken:
+        quota.take(count)
+    if is_strict:
+        assert quota.throttle_ms() == 0, "it waits only if something is refused"
+        with pytest.raises(KafkaError) as refused:
+            quota.take(1)
+        assert refused.value.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        assert quota.throttle_ms() == 1000
+    else:
+        assert quota.throttle_ms() == 3000
+    now = 0.75
+    assert quota.throttle_ms() == (250 if is_strict else 2250), "less what the request has waited since"
+    now = 5.0
+    assert quota.throttle_ms() == 0
+    MutationQuota(here, "ANONYMOUS", "app", is_strict=True).take(1)
+    MutationQuota(here, "ANONYMOUS", "other", is_strict=True).take(1000)
