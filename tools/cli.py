@@ -54,6 +54,7 @@ SUBCOMMANDS: Mapping[str, Subcommand] = MappingProxyType(
             "tools.inspect.inspect_commands", "Read and check logs on disk, and compare ZooKeeper with the brokers."
         ),
         "produce": Subcommand("tools.clients.produce_command", "Write lines from standard input to a topic."),
+        "quota": Subcommand("tools.admin.quota_commands", "Set, remove and list quotas of clients."),
         "reassign": Subcommand("tools.admin.reassign_commands", "Move replicas to other brokers."),
         "replay": Subcommand(
             "tools.replay.replay_commands", "Record, import or make a load, replay it with Spark, and compare the runs."

@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer, KafkaProducer
 
 from tests.conftest import ClusterFactory
+from tests.integration.conftest import cli_of
 from tests.support.invariants import ZooKeeperView
 from tests.support.kafka_tools import KafkaTools
 from tests.support.quotas import CLIENT_ID, USER, Side
@@ -143,3 +144,17 @@ def test_kafka_configs_changes_and_shows_quotas(cluster: LocalCluster, side: Sid
     for entity in ({USER: "alice", CLIENT_ID: None}, {CLIENT_ID: "app"}):
         side.alter(entity, request_percentage=None, producer_byte_rate=None, consumer_byte_rate=None)
     side.alter({"ip": None}, connection_creation_rate=None)
+
+
+def test_the_command(cluster: LocalCluster) -> None:
+    cli = cli_of(cluster)
+    cli.output("quota", "set", "--client-id", "commanded", "producer_byte_rate=1048576")
+    cli.output("quota", "set", "--user", "bob", "--client-defaults", "request_percentage=12.5")
+    assert "client-id 'commanded': producer_byte_rate=1048576\n" in cli.output("quota", "list")
+    assert cli.output("quota", "list", "--user", "bob", "--client-defaults") == (
+        "user 'bob' with every other client-id: request_percentage=12.5\n"
+    )
+    assert "no number" not in cli.failure("quota", "set", "--client-id", "commanded", "producer_byte_rate=1.5")
+    for entity in (("--client-id", "commanded"), ("--user", "bob", "--client-defaults")):
+        cli.output("quota", "remove", *entity)
+        assert cli.output("quota", "list", *entity) == "No quotas.\n"

@@ -423,6 +423,45 @@ class KafkaAdmin:
         for row in only(what, answer.results, 1):
             _check(what, row)
 
+    # quotas
+
+    def quotas(
+        self, wanted: Mapping[str, Any], *, is_strict: bool
+    ) -> list[tuple[dict[str, str | None], dict[str, float]]]:
+        """(entity, its quotas), sorted. `wanted`: the kind of entity -> its name; None: the default; ...: all of the kind. Strict: entities
+        of no other kinds. Raises NotServed, AdminError."""
+        components = [
+            {
+                "entity_type": kind,
+                "match_type": 2 if name is ... else 1 if name is None else 0,
+                "match": name if isinstance(name, str) else None,
+            }
+            for kind, name in wanted.items()
+        ]
+        what = "the quotas cannot be listed"
+        body = {"components": components, "strict": is_strict}
+        answer = self._ask(what, Question(ANY_BROKER, ApiKey.DESCRIBE_CLIENT_QUOTAS, body), NO_ANSWER)
+        _check(what, answer)
+        found = [
+            ({part.entity_type: part.entity_name for part in row.entity}, {one.key: one.value for one in row.values})
+            for row in answer.entries or ()
+        ]
+        return sorted(
+            found, key=lambda one: [(kind, name is None, name or "") for kind, name in sorted(one[0].items())]
+        )
+
+    def alter_quotas(self, entity: Mapping[str, str | None], changes: Mapping[str, float | None]) -> None:
+        """`changes`: quota -> its value; None: it is removed. Raises NotServed, AdminError."""
+        row = {
+            "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity.items()],
+            "ops": [{"key": key, "value": value or 0.0, "remove": value is None} for key, value in changes.items()],
+        }
+        what = "the quotas were not changed"
+        body = {"entries": (row,), "validate_only": False}
+        answer = self._ask(what, Question(ANY_BROKER, ApiKey.ALTER_CLIENT_QUOTAS, body), NO_ANSWER)
+        for found in only(what, answer.entries, 1):
+            _check(what, found)
+
     # log directories
 
     def replica_sizes(

@@ -40,6 +40,8 @@ VERSIONS: Mapping[ApiKey, VersionRange] = MappingProxyType(
         ApiKey.DESCRIBE_ACLS: VersionRange(1, 3),
         ApiKey.CREATE_ACLS: VersionRange(1, 3),
         ApiKey.DELETE_ACLS: VersionRange(1, 3),
+        ApiKey.DESCRIBE_CLIENT_QUOTAS: VersionRange(0, 1),
+        ApiKey.ALTER_CLIENT_QUOTAS: VersionRange(0, 1),
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: VersionRange(0, 0),
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS: VersionRange(0, 0),
     }
