@@ -1,12 +1,14 @@
 """A listener with TLS: few connections shake hands at a time, each address in its turn, and none for long (NET-1, BAD-34).
 
-    accepted -> waiting -> handshake -> the listener's own protocol
-                   |           |
-                   +-----------+--> closed: failed, too slow, or displaced by others
+    accepted -> silent -> waiting -> handshake -> the listener's own protocol
+                   |         |           |
+                   +---------+-----------+--> closed: failed, too slow, or displaced by others
 
 A connection counts as a client's when its handshake is done. Until then it is *pending*, and costs a descriptor and at most one
 handshake's time:
 
+* It is *silent* until its whole first record is there, the ClientHello. Until then nothing is computed or kept for it, and it takes no
+  place: thousands of connections that send nothing, or a byte at a time, let all others pass.
 * At most HANDSHAKES_MAX run at once, so that one turn of the loop never computes more of them.
 * Addresses take turns. One that has CROWD_MAX handshakes lets others pass, and leaves them CROWD_MAX places.
 * If others wait, a handshake that has taken GRACE_S gives up its place.
@@ -36,12 +38,17 @@ GRACE_S = 1.0
 CROWD_MAX = 8
 HANDSHAKE_S = 10.0
 """Time limit of a connection for its handshake, the time in which it waits for its turn included."""
+TOO_LATE = f"no complete handshake within {HANDSHAKE_S:g} s"
 CLOSING_S = 5.0
 """Time limit for the peer to confirm the end of an encrypted connection."""
 PENDING_MAX = 4096
 """Enough for all clients that come back at once after a failover."""
 PENDING_MIN = 16
 """As many connections may be pending even when clients have used up their share: one of them may be a follower's."""
+RECORD_HEADER = 5
+RECORD_MAX = 16 * 1024
+"""Of a record's content, without encryption (RFC 8446). A ClientHello has about 500 bytes, with a post-quantum key 2 KB."""
+HANDSHAKE_RECORD = 22
 FAILURES_LOGGED_EVERY_S = 1.0
 SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 ACCEPT_AGAIN_S = 1.0
@@ -49,9 +56,12 @@ ACCEPT_AGAIN_S = 1.0
 
 
 class _Pending:
-    """A connection without a finished handshake. The loop owns the socket from the start of the handshake on (`has_begun`)."""
+    """A connection without a finished handshake. The loop owns the socket from the start of the handshake on (`has_begun`).
 
-    __slots__ = ("accepted", "address", "arrived_at", "began_at", "has_begun", "task")
+    `wanted`: as long as it is silent, how many bytes make it readable; then 0.
+    """
+
+    __slots__ = ("accepted", "address", "arrived_at", "began_at", "has_begun", "task", "wanted")
 
     def __init__(self, accepted: socket.socket, address: str, now: float) -> None:
         self.accepted = accepted
@@ -59,7 +69,29 @@ class _Pending:
         self.arrived_at = now
         self.began_at = 0.0
         self.has_begun = False
+        self.wanted = 1
         self.task: asyncio.Task[None] | None = None
+
+    def has_first_record(self) -> bool:
+        """To be called when the socket is readable. False: it is so again when more of the first record is there.
+
+        True also if it is no record of TLS, or if the peer ends before the record does: the handshake then says so.
+        """
+        try:
+            start = self.accepted.recv(RECORD_HEADER, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            return True
+        wanted = RECORD_HEADER
+        if len(start) == RECORD_HEADER:
+            wanted += int.from_bytes(start[3:], "big")
+        is_tls = bool(start) and start[0] == HANDSHAKE_RECORD and wanted <= RECORD_HEADER + RECORD_MAX
+        if not is_tls or wanted <= self.wanted:
+            return True  # whoever is readable below the mark has ended
+        self.wanted = wanted
+        self.accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
+        return False
 
 
 class TlsServer:
@@ -82,11 +114,13 @@ class TlsServer:
         self._monotonic = monotonic
         self._room = room
         self._failures = RareLine(FAILURES_LOGGED_EVERY_S, monotonic)
-        self._pending: dict[_Pending, None] = {}
+        self._pending: dict[_Pending, None] = {}  # the oldest first
+        self._pending_of: Counter[str] = Counter()  # by address
         self._waiting: dict[str, deque[_Pending]] = {}  # by address; the first address has its turn
         self._under_way: dict[_Pending, None] = {}  # in the order of their start
         self._crowds: Counter[str] = Counter()  # handshakes that are under way, by address
         self._timer: asyncio.TimerHandle | None = None
+        self._expiry: asyncio.TimerHandle | None = None
         self._server: asyncio.Server | None = None
         self._sockets: list[socket.socket] = []
         self._retries: dict[socket.socket, asyncio.TimerHandle] = {}
@@ -132,6 +166,9 @@ class TlsServer:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
         for one in list(self._pending):
             self._end(one)
 
@@ -157,16 +194,43 @@ class TlsServer:
                 break
             accepted.setblocking(False)
             self._arrived(_Pending(accepted, str(peer[0]), self._monotonic()))
-        self._begin_next()
 
     def _arrived(self, new: _Pending) -> None:
         self._pending[new] = None
-        self._waiting.setdefault(new.address, deque()).append(new)
+        self._pending_of[new.address] += 1
+        asyncio.get_running_loop().add_reader(new.accepted, self._readable, new)
+        if self._expiry is None:
+            self._expiry = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._expire)
         while len(self._pending) > max(PENDING_MIN, min(self._room(), PENDING_MAX)):
-            crowd = Counter(one.address for one in self._pending).most_common(1)[0][0]
+            ((crowd, _),) = self._pending_of.most_common(1)
             oldest = next(one for one in self._pending if one.address == crowd)
             self._failed(oldest, "too many unfinished handshakes")
             self._end(oldest)
+
+    def _readable(self, one: _Pending) -> None:
+        if one.has_first_record():
+            self._no_longer_silent(one)
+            self._waiting.setdefault(one.address, deque()).append(one)
+            self._begin_next()
+
+    def _no_longer_silent(self, one: _Pending) -> None:
+        if one.wanted:
+            asyncio.get_running_loop().remove_reader(one.accepted)
+            if one.wanted > 1:
+                one.accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+            one.wanted = 0
+
+    def _expire(self) -> None:
+        """Ends those whose time is over before their handshake began. The others have a timer of their own."""
+        self._expiry = None
+        now = self._monotonic()
+        for one in [one for one in self._pending if not one.has_begun]:
+            left = one.arrived_at + HANDSHAKE_S - now
+            if left > 0:
+                self._expiry = asyncio.get_running_loop().call_later(left, self._expire)
+                return
+            self._failed(one, TOO_LATE)
+            self._end(one)
 
     # -- whose turn it is -----------------------------------------------------------------------------------------------------
 
@@ -205,7 +269,8 @@ class TlsServer:
 
     def _end(self, one: _Pending) -> None:
         """Forgets the pending connection, and closes it."""
-        del self._pending[one]
+        self._no_longer_pending(one)
+        self._no_longer_silent(one)
         ones = self._waiting.get(one.address)
         if ones is not None and one in ones:
             ones.remove(one)
@@ -233,7 +298,7 @@ class TlsServer:
         except ssl.SSLError as problem:
             self._failed(one, handshake_reason(problem))
         except ConnectionAbortedError:
-            self._failed(one, f"no complete handshake within {HANDSHAKE_S:g} s")
+            self._failed(one, TOO_LATE)
         except OSError as problem:
             # Also the end of a connection that only wanted to know whether somebody listens here.
             log.debug("%s on %s left during its handshake: %s", one.address, self._listener, problem)
@@ -244,9 +309,16 @@ class TlsServer:
 
     def finished(self, one: _Pending) -> None:
         """The handshake is done, or has failed."""
-        self._pending.pop(one, None)
+        self._no_longer_pending(one)
         if self._gives_up_its_place(one):
             self._begin_next()
+
+    def _no_longer_pending(self, one: _Pending) -> None:
+        if one in self._pending:
+            del self._pending[one]
+            self._pending_of[one.address] -= 1
+            if not self._pending_of[one.address]:
+                del self._pending_of[one.address]
 
     def _gives_up_its_place(self, one: _Pending) -> bool:
         """Returns False if it had none."""

@@ -27,7 +27,7 @@ from confluent_kafka.admin import (
 from tests.conftest import CALM, running_clusters
 from tests.support.certificates import Certificates
 from tests.support.invariants import wait_known_everywhere
-from tests.support.secured import one_more_listener
+from tests.support.secured import login_listener, one_more_listener
 from tests.support.topics import create_topics
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.ports import free_ports
@@ -38,7 +38,6 @@ USER, PASSWORD, WRONG_PASSWORD = "alice", "the-secret-of-alice", "a-guess"
 HIDDEN, DESCRIBED = "hidden", "described"
 """Topics of one partition."""
 SCRAM = {"SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256, "SCRAM-SHA-512": ScramMechanism.SCRAM_SHA_512}
-PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 TIMEOUT_S = 30.0
 
 
@@ -59,15 +58,9 @@ class Secured(NamedTuple):
 def secured_cluster(directory: Path) -> Iterator[Secured]:
     made = Certificates(directory)
     ports = dict(enumerate(free_ports(BROKERS), 1))
-    prefix = f"listener.name.{LISTENER.lower()}"
     overrides = {
         **CALM,
-        "inter.broker.listener.name": "",  # or that listener would not count as one for clients
-        "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,{LISTENER}:SASL_SSL",
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(made.broker),
-        f"{prefix}.sasl.enabled.mechanisms": ",".join(("PLAIN", *SCRAM)),
-        f"{prefix}.plain.sasl.jaas.config": f'{PLAIN} user_{USER}="{PASSWORD}";',
+        **login_listener(LISTENER, made, ("PLAIN", *SCRAM), {USER: PASSWORD}),
         "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
         "super.users": "User:ANONYMOUS",
         "group.initial.rebalance.delay.ms": "0",

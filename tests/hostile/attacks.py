@@ -15,8 +15,9 @@ import socket
 import struct
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import cramjam
@@ -35,12 +36,21 @@ ANSWER_S = 30.0
 MARKER = "planted-line"
 
 
+@dataclass(frozen=True)
+class LoginListener:
+    """The listener of SASL_SSL: its port on each broker, and the file of the authority that has signed their certificate."""
+
+    ports: Mapping[int, int]
+    authority: Path
+
+
 @dataclass
 class Target:
     """The cluster under attack. `wide` is a topic of 50 partitions, `full` one of 3 with large records in it."""
 
     cluster: LocalCluster
     zk: ZooKeeperView
+    login: LoginListener
     wide: str
     full: str
     rng: random.Random = field(default_factory=random.Random)
@@ -143,13 +153,13 @@ def ask(port: int, api_key: int, version: int, body: bytes, client_id: str = "ho
 
 
 @contextlib.contextmanager
-def connections(port: int, count: int) -> Iterator[list[socket.socket]]:
+def connections(port: int, count: int, source: str = "127.0.0.1") -> Iterator[list[socket.socket]]:
     """As many as the broker takes; all closed in the end."""
     opened: list[socket.socket] = []
     try:
         for _ in range(count):
             try:
-                connection = socket.create_connection(("127.0.0.1", port), timeout=2)
+                connection = socket.create_connection(("127.0.0.1", port), timeout=2, source_address=(source, 0))
             except OSError:
                 break
             connection.setblocking(False)

@@ -24,12 +24,18 @@ from pathlib import Path
 from confluent_kafka.admin import NewTopic
 
 from tests.conftest import running_clusters
-from tests.hostile.attacks import ATTACKS, Attack, Target
+from tests.hostile.attacks import ATTACKS, Attack, LoginListener, Target
+from tests.hostile.attacks_on_logins import LISTENER, MECHANISMS, PASSWORD, USER
 from tests.hostile.beside import SAMPLE_S, BrokerMemory, CanaryProcess
+from tests.support.certificates import Certificates
 from tests.support.invariants import ZooKeeperView, eventually
+from tests.support.secured import login_listener, one_more_listener
 from tests.support.topics import create_topics, fill
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.log_parts import LogReader
+from tools.cluster.ports import free_ports
+
+BROKERS = 3
 
 RECORD_BYTES = 100_000
 RECORDS_OF_A_PARTITION = 150
@@ -69,12 +75,12 @@ class AttackReport:
 class LiveRun:
     """A cluster with its canary; `play` runs one attack."""
 
-    def __init__(self, cluster: LocalCluster, seed: int, wait_max_s: float) -> None:
+    def __init__(self, cluster: LocalCluster, login: LoginListener, seed: int, wait_max_s: float) -> None:
         self.cluster = cluster
         self.wait_max_s = wait_max_s
         self.zk = ZooKeeperView(cluster.zookeeper_connect)
         self.rng = random.Random(seed)
-        self.target = Target(cluster, self.zk, "wide", "full", self.rng)
+        self.target = Target(cluster, self.zk, login, "wide", "full", self.rng)
         _make_topics(cluster)
         self.canary = CanaryProcess(cluster, "canary")
         self.memory = BrokerMemory(cluster)
@@ -168,10 +174,16 @@ def live_run(
     wait_max_s: float = 0.5,
     overrides: Mapping[str, str] | None = None,
 ) -> Iterator[LiveRun]:
-    """A new cluster of three brokers, which is destroyed at the end."""
-    with running_clusters(directory) as start, closing(LiveRun(start(overrides=overrides), seed, wait_max_s)) as run:
-        eventually(lambda: run.canary.mark()["acknowledged"] > 20, "the canary is served")
-        yield run
+    """A new cluster of three brokers, which is destroyed at the end. Beside the listener in the clear, they have one of SASL_SSL."""
+    (certificates := directory / "certificates").mkdir(parents=True)
+    made = Certificates(certificates)
+    login = LoginListener(dict(enumerate(free_ports(BROKERS), 1)), made.authority)
+    settings = {**login_listener(LISTENER, made, MECHANISMS, {USER: PASSWORD}), **(overrides or {})}
+    with running_clusters(directory) as start:
+        cluster = start(overrides=settings, own_properties=one_more_listener(LISTENER, login.ports))
+        with closing(LiveRun(cluster, login, seed, wait_max_s)) as run:
+            eventually(lambda: run.canary.mark()["acknowledged"] > 20, "the canary is served")
+            yield run
 
 
 def _order(names: Sequence[str], seed: int, until: float | None) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.conftest import OwnProperties
+from tests.support.certificates import Certificates
 from tests.support.invariants import ZooKeeperView, eventually
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.log_parts import events_of
@@ -74,6 +75,28 @@ def hands_leaderships_over(cluster: LocalCluster, zk: ZooKeeperView, client: Map
 def _start_again(cluster: LocalCluster, zk: ZooKeeperView, topic: str, broker: int) -> None:
     cluster.start_broker(broker)
     eventually(lambda: all(len(s.isr) == 3 for s in zk.states(topic).values()), "the ISRs are full again", 30)
+
+
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+
+
+def login_listener(
+    name: str, made: Certificates, mechanisms: Sequence[str], users: Mapping[str, str]
+) -> dict[str, str]:
+    """Overrides of a cluster whose brokers have a listener of SASL_SSL beside the one in the clear, by `one_more_listener`.
+
+    `users`: those of PLAIN, with their passwords. The one in the clear stays the address of the cluster's brokers for tests.
+    """
+    prefix = f"listener.name.{name.lower()}"
+    known = " ".join(f'user_{user}="{password}"' for user, password in users.items())
+    return {
+        "inter.broker.listener.name": "",  # or the listener in the clear would be for brokers only
+        "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,{name}:SASL_SSL",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(made.broker),
+        f"{prefix}.sasl.enabled.mechanisms": ",".join(mechanisms),
+        f"{prefix}.plain.sasl.jaas.config": f"{PLAIN} {known};",
+    }
 
 
 def one_more_listener(name: str, ports: Mapping[int, int]) -> OwnProperties:

@@ -18,10 +18,18 @@ class Wire:
     """One connection to one broker; requests go out one at a time unless `send` and `receive` are used apart."""
 
     def __init__(
-        self, port: int, host: str = "127.0.0.1", timeout_s: float = 20.0, client_id: str | None = CLIENT_ID
+        self,
+        port: int,
+        host: str = "127.0.0.1",
+        timeout_s: float = 20.0,
+        client_id: str | None = CLIENT_ID,
+        source: str | None = None,
     ) -> None:
+        """`source`: the address from which it connects."""
         self.client_id = client_id
-        self.socket = socket.create_connection((host, port), timeout=timeout_s)
+        self.socket = socket.create_connection(
+            (host, port), timeout=timeout_s, source_address=None if source is None else (source, 0)
+        )
         self.correlation_id = 0
 
     def __enter__(self) -> Wire:

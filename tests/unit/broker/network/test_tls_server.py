@@ -70,6 +70,16 @@ class Listener:
         """A connection without a byte."""
         return stack.enter_context(socket.create_connection((HOST, self.port), source_address=(source, 0)))
 
+    def only_hello(self, stack: ExitStack, source: str = HOST) -> socket.socket:
+        """A connection that sends its first record, and then nothing."""
+        sent = ssl.MemoryBIO()
+        client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).wrap_bio(ssl.MemoryBIO(), sent, server_hostname=HOST)
+        with pytest.raises(ssl.SSLWantReadError):
+            client.do_handshake()
+        connection = self.silent(stack, source)
+        connection.sendall(sent.read())
+        return connection
+
     async def echo(self, own: Path | None = None) -> bytes:
         """What a client gets that sends "hello". Raises OSError."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -183,7 +193,7 @@ async def test_half_handshakes_do_not_keep_others_out(
     monkeypatch.setattr(tls_server, "GRACE_S", 2.0)
     async with Listener(made) as listener:
         for number in range(20):
-            listener.silent(silent, f"127.0.0.{2 + number % 2}")
+            listener.only_hello(silent, f"127.0.0.{2 + number % 2}")
         await listener.until(lambda: len(listener.server._under_way) == 4)
         assert await listener.echo() == b"hello"
     assert "while others wait" in caplog.text
@@ -195,11 +205,52 @@ async def test_an_address_with_many_leaves_places_to_others(
     few_places(monkeypatch)
     async with Listener(made) as listener:
         for _ in range(20):
-            listener.silent(silent, "127.0.0.2")
+            listener.only_hello(silent, "127.0.0.2")
         await listener.until(lambda: listener.server.pending == 20)
         for _ in range(3):
             assert await listener.echo() == b"hello"
         assert listener.server.pending == 20
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"\x16\x03", b"\x16\x03\x01\x02\x00\x01\x00"], ids=["nothing", "half a header", "half a record"]
+)
+async def test_silent_connections_take_no_place(
+    made: Certificates, new_loop: object, silent: ExitStack, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    """A client of the same address is served at once, however many there are."""
+    few_places(monkeypatch)
+    async with Listener(made) as listener:
+        for _ in range(100):
+            listener.silent(silent).sendall(sent)
+        await listener.until(lambda: listener.server.pending == 100)
+        for _ in range(3):
+            assert await listener.echo() == b"hello"
+        assert listener.server.pending == 100
+
+
+async def test_a_first_record_may_come_byte_by_byte(made: Certificates, new_loop: object, silent: ExitStack) -> None:
+    async with Listener(made) as listener:
+        whole = ssl.MemoryBIO()
+        answers = ssl.MemoryBIO()
+        client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).wrap_bio(answers, whole, server_hostname=HOST)
+        with pytest.raises(ssl.SSLWantReadError):
+            client.do_handshake()
+        reader, writer = await asyncio.open_connection(HOST, listener.port)
+        for byte in whole.read():
+            writer.write(bytes([byte]))
+            await asyncio.sleep(0)
+        assert (await reader.readexactly(1))[0] == tls_server.HANDSHAKE_RECORD
+        writer.transport.abort()
+
+
+@pytest.mark.parametrize("sent", [b"", b"\x16\x03", b"\x16\x03\x01\x02\x00\x01\x00", b"GE"])
+async def test_a_silent_connection_that_ends_is_forgotten(made: Certificates, new_loop: object, sent: bytes) -> None:
+    async with Listener(made) as listener:
+        with socket.create_connection((HOST, listener.port)) as connection:
+            await listener.until(lambda: listener.server.pending == 1)
+            connection.sendall(sent)
+        await listener.until(lambda: listener.server.pending == 0)
 
 
 def few_places(monkeypatch: pytest.MonkeyPatch) -> None:
