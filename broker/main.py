@@ -60,6 +60,7 @@ from broker.process.metrics import MetricsServer
 from broker.process.server_log import ServerLogHandler
 from broker.process.stopping import StopTime, end_process, unless_stopped
 from broker.quotas.client_quotas import Quotas
+from broker.quotas.connection_rates import ConnectionRates
 from broker.recording.recorder import Recorder
 from broker.recording.recording_page import PATH, RecordingPage
 from broker.replication.isr_updates import IsrUpdates
@@ -246,7 +247,8 @@ class Broker:
         if self._sasl.has_scram:
             self._configs.of_clients.users = self._scram_users
         self._quotas = Quotas(config, clock.monotonic)
-        self._configs.of_clients.quotas.append(self._quotas)
+        self._connection_rates = ConnectionRates(config, clock.monotonic)
+        self._configs.of_clients.quotas += (self._quotas, self._connection_rates)
         self._configs.on_topic_configs = self._topic_configs_changed
         self._configs.topics_here = self._log_manager.topics
         self._authorizer = authorizer_of(config)
@@ -478,6 +480,8 @@ class Broker:
             name_of=self._names_of[listener],
             logins=self._logins_at[listener],
             failure_delay_s=config.connection_failed_authentication_delay_ms / 1000,
+            # Brokers must always get through to each other.
+            throttle_ms=self._connection_rates.throttle_ms if is_shared or not is_brokers else lambda address: 0,
         )
 
     def _logins(self, listener: str, *, are_for_ever: bool = False) -> Logins | None:

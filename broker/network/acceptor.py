@@ -20,6 +20,8 @@ from broker.network.tls_server import TlsServer
 from broker.process.clock import Clock
 from broker.process.descriptors import DescriptorShares
 from broker.process.rare_lines import RareLine
+from broker.quotas.connection_rates import LINGERING_MAX
+from broker.quotas.quota_configs import CONNECTION_CREATION_RATE
 from broker.security.login import Logins
 from protocol.kafka.framing import MalformedRequest, RequestHeader, parse_request_header
 from protocol.types import USER, Buffer, Principal
@@ -121,7 +123,8 @@ class AcceptorSettings(NamedTuple):
     to be a follower: at most `claims_max` connections without proof are kept, and a new one replaces the oldest.
 
     `tls_context`: that of the next handshake; None: the listener is in the clear. `name_of` makes a client's name of its certificate; None:
-    the clients' certificates name nobody. `logins`: None: clients do not log in by SASL.
+    the clients' certificates name nobody. `logins`: None: clients do not log in by SASL. `throttle_ms` counts a connection of an address;
+    above 0, it is closed after so many milliseconds.
     """
 
     listener: str
@@ -133,6 +136,7 @@ class AcceptorSettings(NamedTuple):
     name_of: Callable[[bytes], str | None] | None = None
     logins: Logins | None = None
     failure_delay_s: float = 0.1
+    throttle_ms: Callable[[str], int] = lambda address: 0
 
 
 class Acceptor:
@@ -179,8 +183,10 @@ class Acceptor:
                 lambda: PacedTransport(self._new_connection()),
                 clock.monotonic,
                 counts.room_for_handshakes,
+                settings.throttle_ms,
             )
         self._next = 0
+        self._lingering: dict[ClientConnection, None] = {}
         self._unproven: dict[ClientConnection, str] = {}
         self._uncounted: set[ClientConnection] = set()
         self._claimed: dict[ClientConnection, None] = {}
@@ -228,6 +234,8 @@ class Acceptor:
             self._tls.close()
         for processor in self._processors:
             processor.abort_all()
+        for connection in list(self._lingering):
+            connection.abort()
 
     @property
     def processors(self) -> Sequence[Processor]:
@@ -244,6 +252,10 @@ class Acceptor:
 
     def _arrived(self, connection: ClientConnection) -> bool:
         """Returns False for a connection that is refused."""
+        if self._tls is None and (throttle_ms := self._settings.throttle_ms(connection.remote_address)):
+            self._refused(connection, f"{CONNECTION_CREATION_RATE} is reached")
+            self._linger(connection, throttle_ms)
+            return False
         if self._settings.name_of is not None and (certificate := connection.certificate()) is not None:
             name = self._settings.name_of(certificate)
             if name is None:
@@ -256,6 +268,13 @@ class Acceptor:
             self._gate.arrived(connection)
             return True
         return self._admit(connection)
+
+    def _linger(self, connection: ClientConnection, milliseconds: int) -> None:
+        """The connection is closed after this time, or at once if there are too many of them."""
+        if len(self._lingering) < LINGERING_MAX:
+            self._lingering[connection] = None
+            connection.when_ended(lambda: self._lingering.pop(connection, None))
+            connection.closes_in_ms = milliseconds
 
     def _gone(self, connection: ClientConnection) -> None:
         if self._gate is None or self._gate.gone(connection):

@@ -75,6 +75,8 @@ class ClientConnection(Connection):
         self.remote_address = ""
         self.principal = ANONYMOUS
         self.state = ConnectionState.OPEN
+        self.closes_in_ms = 0
+        """How long a connection that is not admitted stays."""
         self.last_heard = 0.0
         self.queue: deque[Request] = deque()
         self.held = 0
@@ -133,7 +135,11 @@ class ClientConnection(Connection):
         self.last_heard = self._monotonic()
         if not self._processor.admit(self):
             self.state = ConnectionState.CLOSED
-            transport.abort()  # type: ignore[attr-defined]
+            if self.closes_in_ms:
+                # What it sends until then is read, and dropped.
+                asyncio.get_running_loop().call_later(self.closes_in_ms / 1000, self.abort)
+            else:
+                transport.abort()  # type: ignore[attr-defined]
             return
         self._writer.begin(transport)  # type: ignore[arg-type]
 

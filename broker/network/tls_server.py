@@ -28,6 +28,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 
 from broker.process.rare_lines import RareLine
+from broker.quotas.connection_rates import LINGERING_MAX
 from protocol.tls import handshake_reason
 
 log = logging.getLogger(__name__)
@@ -104,9 +105,11 @@ class TlsServer:
         new_protocol: Callable[[], asyncio.BaseProtocol],
         monotonic: Callable[[], float],
         room: Callable[[], int],
+        throttle_ms: Callable[[str], int] = lambda address: 0,
     ) -> None:
         """`context`: for the next handshake. `new_protocol`: for the next connection; it is called when the handshake is done. `room`: how
-        many connections may be pending; the result is taken within PENDING_MIN and PENDING_MAX.
+        many connections may be pending; the result is taken within PENDING_MIN and PENDING_MAX. `throttle_ms`: counts a connection of that
+        address; above 0, it is closed after so many milliseconds, without a handshake.
         """
         self._listener = listener
         self._context = context
@@ -125,6 +128,8 @@ class TlsServer:
         self._sockets: list[socket.socket] = []
         self._retries: dict[socket.socket, asyncio.TimerHandle] = {}
         self._is_closed = False
+        self._throttle_ms = throttle_ms
+        self._lingering: dict[socket.socket, asyncio.TimerHandle] = {}
 
     @property
     def pending(self) -> int:
@@ -171,6 +176,8 @@ class TlsServer:
             self._expiry = None
         for one in list(self._pending):
             self._end(one)
+        for accepted in list(self._lingering):
+            self._lingered(accepted)
 
     # -- accepting ------------------------------------------------------------------------------------------------------------
 
@@ -193,7 +200,22 @@ class TlsServer:
                 self._retries[listening] = loop.call_later(ACCEPT_AGAIN_S, self._accept_from, listening)
                 break
             accepted.setblocking(False)
+            if throttle_ms := self._throttle_ms(str(peer[0])):
+                self._linger(accepted, throttle_ms)
+                continue
             self._arrived(_Pending(accepted, str(peer[0]), self._monotonic()))
+
+    def _linger(self, accepted: socket.socket, milliseconds: int) -> None:
+        """The socket is closed after this time, or at once if there are too many of them."""
+        if len(self._lingering) >= LINGERING_MAX:
+            accepted.close()
+            return
+        loop = asyncio.get_running_loop()
+        self._lingering[accepted] = loop.call_later(milliseconds / 1000, self._lingered, accepted)
+
+    def _lingered(self, accepted: socket.socket) -> None:
+        self._lingering.pop(accepted).cancel()
+        accepted.close()
 
     def _arrived(self, new: _Pending) -> None:
         self._pending[new] = None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -24,6 +26,8 @@ TOLERANCE = 0.2
 SMALL_MS = 60
 """Throttle times may differ by so much: a busy machine takes longer from one request to the next."""
 EXACT, OF_DEFAULT, ANY = 0, 1, 2
+OTHER_ADDRESS = "127.0.0.2"
+"""Of this machine; the tests themselves come from another one."""
 
 
 @pytest.fixture(scope="module")
@@ -188,6 +192,42 @@ def test_the_time_of_requests_costs_alike(sides: list[Side]) -> None:
     ours, kafkas = on_both(sides, history)
     assert ours == kafkas
     assert ours[0] == 1000
+
+
+def test_connections_are_closed_alike(sides: list[Side]) -> None:
+    """KIP-612: two seconds' worth at once, of one address; then they are closed, after a wait, and do not count."""
+
+    def history(side: Side) -> tuple[float, list[float], bool]:
+        side.set({IP: OTHER_ADDRESS}, connection_creation_rate=10)
+        served, waits, excess, first = 0, [], 0.0, time.monotonic()
+        for _ in range(30):
+            began = time.monotonic()
+            with socket.create_connection(("127.0.0.1", side.port), 10, source_address=(OTHER_ADDRESS, 0)) as one:
+                one.sendall(frame)
+                with suppress(ConnectionResetError):
+                    if one.recv(1):
+                        served += 1
+                        continue
+                if not waits:
+                    excess = served - 10 * (2 + (began - first) % 1.0)
+                waits.append(time.monotonic() - began)
+                if len(waits) == 3:
+                    break
+        time.sleep(3)
+        with socket.create_connection(("127.0.0.1", side.port), 10, source_address=(OTHER_ADDRESS, 0)) as one:
+            one.sendall(frame)
+            is_served_again = bool(one.recv(1))
+        side.set({IP: OTHER_ADDRESS}, connection_creation_rate=None)
+        return excess, waits, is_served_again
+
+    payload = messages.encode_request(ApiKey.API_VERSIONS, 2, 1, "many", {})
+    frame = len(payload).to_bytes(4, "big") + payload
+    (own_excess, own_waits, own_again), (kafkas_excess, kafkas_waits, kafkas_again) = on_both(sides, history)
+    assert own_again is kafkas_again is True
+    for excess in (own_excess, kafkas_excess):
+        assert abs(excess) <= 2, "twenty were served, and what the time allows that it took"
+    assert len(own_waits) == len(kafkas_waits) == 3
+    assert all(0.01 < wait < 1.3 for wait in own_waits + kafkas_waits), (own_waits, kafkas_waits)
 
 
 ALTERATIONS: list[tuple[dict[str, str | None], dict[str, float | None]]] = [

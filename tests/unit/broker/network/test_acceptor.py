@@ -57,12 +57,14 @@ def sockets() -> set[str]:
     return found
 
 
-async def listening_at(max_connections: int = 1000) -> tuple[Acceptor, int]:
+async def listening_at(
+    max_connections: int = 1000, throttle_ms: Callable[[str], int] = lambda address: 0
+) -> tuple[Acceptor, int]:
     """It accepts connections at this port."""
     requests: list[Any] = []
     channel = RequestChannel(asyncio.get_running_loop(), requests.append, max_requests=100, max_large_bytes=-1)
     counts = ConnectionCounts(max_connections, 1000)
-    acceptor = Acceptor(AcceptorSettings("PLAINTEXT", 3, LIMITS), channel, Clock(), counts)
+    acceptor = Acceptor(AcceptorSettings("PLAINTEXT", 3, LIMITS, throttle_ms=throttle_ms), channel, Clock(), counts)
     port = await acceptor.bind("127.0.0.1", 0)
     await acceptor.serve()
     return acceptor, port
@@ -258,3 +260,35 @@ def test_connections_that_only_claim_to_be_a_followers_are_limited(monkeypatch: 
     assert [transport.is_closed for transport in claimed] == [True] * 7 + [False] * 3
     assert not proven.is_closed
     assert not world.connect(fetch(2, 200))[1].is_closed
+
+
+async def test_a_connection_above_the_quota_is_closed_after_a_wait(new_loop: object) -> None:
+    """KIP-612. It counts for nothing, and what it sends is dropped."""
+    acceptor, port = await listening_at(throttle_ms=lambda address: 30 if address == "127.0.0.1" else 0)
+    began = asyncio.get_running_loop().time()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(bytes(100_000))
+    with suppress(ConnectionResetError):
+        assert await reader.read() == b""
+    assert asyncio.get_running_loop().time() - began >= 0.025
+    assert acceptor.connections == 0
+    writer.close()
+    acceptor.close()
+
+
+async def test_connections_that_wait_to_be_closed_end_with_the_listener(
+    new_loop: object, clients: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acceptor, "LINGERING_MAX", 3)
+    listener, port = await listening_at(throttle_ms=lambda address: 60_000)
+    connections = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
+    for reader, _ in connections[3:]:
+        with suppress(ConnectionResetError):
+            assert await reader.read() == b"", "there is no place for it"
+    assert len(listener._lingering) == 3
+    listener.close()
+    for reader, writer in connections:
+        with suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        writer.close()
+    assert len(listener._lingering) == 0

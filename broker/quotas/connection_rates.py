@@ -1,0 +1,119 @@
+"""How many connections an address may open in each second: `connection_creation_rate` (KIP-612, `ConnectionQuotas` in Kafka).
+
+A connection above the quota is accepted, not read from, and closed after the throttle time: until then its client waits. It does not count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import socket
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+from broker.quotas.client_quotas import METERS_MAX
+from broker.quotas.quota_configs import CONNECTION_CREATION_RATE, INT, read_quota
+from broker.quotas.rates import SampledRate, Window, throttle_time
+from broker.settings.config import INT_MAX, BrokerConfig
+from protocol.topic_names import shown
+from protocol.zk.entity_names import DEFAULT, desanitized
+
+log = logging.getLogger(__name__)
+
+LINGERING_MAX: Final = 1_000
+"""Limit of the connections of a listener that wait to be closed. Further ones are closed at once."""
+IPS: Final = "ips/"
+
+
+class ConnectionRates:
+    """The quotas of addresses, and how many connections each has opened."""
+
+    def __init__(self, config: BrokerConfig, monotonic: Callable[[], float]) -> None:
+        self._window = Window(config.quota_window_num, config.quota_window_size_seconds * 1000)
+        self._monotonic = monotonic
+        self._of: dict[str, float] = {}
+        """By address, or the name of a host."""
+        self._addresses: dict[str, tuple[str, ...]] = {}
+        """Those of the names of hosts."""
+        self._default: float | None = None
+        self._used: dict[str, SampledRate] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def throttle_ms(self, address: str) -> int:
+        """Counts a new connection. Above 0: it is not counted, and to be closed after so many milliseconds."""
+        bound = self._of.get(address, self._default)
+        if bound is None or bound >= INT_MAX:
+            return 0
+        now = int(self._monotonic() * 1000)
+        used = self._used.get(address)
+        if used is None:
+            if len(self._used) >= METERS_MAX:
+                self._forget_some(now)
+            used = self._used[address] = SampledRate(self._window)
+        used.record(1, now)
+        throttle_ms = throttle_time(used.wait_ms(bound, now), self._window.size_ms)
+        if throttle_ms:
+            used.record(-1, now)
+        return throttle_ms
+
+    def _forget_some(self, now: int) -> None:
+        """Forgets who has opened nothing for a window; a quarter of all at least."""
+        by_silence = sorted(self._used, key=lambda address: self._used[address].last_ms or 0)
+        for number, address in enumerate(by_silence):
+            if number >= METERS_MAX // 4 and now - (self._used[address].last_ms or 0) < self._window.age_ms:
+                break
+            del self._used[address]
+
+    # -- what the settings say --------------------------------------------------------------------------------------------
+
+    def changed(self, configs: Mapping[str, Mapping[str, str]]) -> None:
+        """`configs`: an entity, such as `ips/10.0.0.7` or `ips/<default>`, -> its settings now."""
+        for name, config in configs.items():
+            if not name.startswith(IPS):
+                continue
+            node = name.removeprefix(IPS)
+            text = config.get(CONNECTION_CREATION_RATE)
+            try:
+                bound = None if text is None else read_quota(INT, text)
+                host = desanitized(node)
+            except ValueError:
+                log.warning("%s of %s cannot be read, the earlier value stays", CONNECTION_CREATION_RATE, shown(name))
+                continue
+            if node == DEFAULT:
+                self._default = bound
+            else:
+                self._set(host, bound)
+
+    def all_are(self, names: Collection[str]) -> None:
+        """Other addresses have no quotas."""
+        if f"{IPS}{DEFAULT}" not in names:
+            self._default = None
+        kept = {name.removeprefix(IPS) for name in names if name.startswith(IPS)}
+        for host in [*self._of, *self._addresses]:
+            if host not in kept and not any(host in of for name, of in self._addresses.items() if name in kept):
+                self._set(host, None)
+
+    def _set(self, host: str, bound: float | None) -> None:
+        for address in self._addresses.pop(host, (host,)):
+            self._of.pop(address, None)
+        if bound is None:
+            return
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            task = asyncio.get_running_loop().create_task(self._resolve(host, bound))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        else:
+            self._of[host] = bound
+
+    async def _resolve(self, host: str, bound: float) -> None:
+        """The quota of a host counts for the addresses that its name has now."""
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as problem:
+            log.warning("the quota of %s has no effect, because its address is unknown: %s", shown(host), problem)
+            return
+        self._addresses[host] = tuple(sorted({str(row[4][0]) for row in found}))
+        self._of.update(dict.fromkeys(self._addresses[host], bound))

@@ -1,0 +1,83 @@
+"""How many connections an address may open, by its own quota or the default, and what is forgotten (KIP-612)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from broker.quotas import connection_rates
+from broker.quotas.connection_rates import ConnectionRates
+from broker.settings.config import BrokerConfig
+
+
+class World:
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.rates = ConnectionRates(BrokerConfig(quota_window_num=3), lambda: self.now)
+
+    def set(self, address: str, rate: int | None) -> None:
+        self.rates.changed({f"ips/{address}": {} if rate is None else {"connection_creation_rate": str(rate)}})
+
+    def accepted(self, address: str, count: int) -> int:
+        """How many of them count."""
+        return sum(self.rates.throttle_ms(address) == 0 for _ in range(count))
+
+
+def test_two_seconds_worth_at_once_and_then_the_rate() -> None:
+    world = World()
+    assert world.accepted("10.0.0.1", 100) == 100
+    world.set("<default>", 5)
+    assert world.accepted("10.0.0.1", 100) == 10
+    assert world.rates.throttle_ms("10.0.0.1") == 200
+    world.now = 2.5
+    assert world.accepted("10.0.0.1", 100) == 2, "those that were refused do not count"
+    assert world.accepted("10.0.0.2", 100) == 10
+
+
+def test_its_own_quota_counts_before_the_default() -> None:
+    world = World()
+    world.set("<default>", 5)
+    world.set("10.0.0.1", 1000)
+    assert world.accepted("10.0.0.1", 100) == 100
+    world.set("10.0.0.1", 0)
+    assert world.rates.throttle_ms("10.0.0.1") == 1000, "as long as a sample, at most"
+    world.set("10.0.0.1", None)
+    assert world.accepted("10.0.0.2", 100) == 10
+    world.set("<default>", None)
+    assert world.accepted("10.0.0.3", 100) == 100
+
+
+def test_a_new_session_forgets_quotas_that_are_gone() -> None:
+    world = World()
+    world.set("<default>", 5)
+    world.set("10.0.0.1", 1)
+    world.rates.all_are(["ips/10.0.0.2", "users/<default>"])
+    assert world.accepted("10.0.0.1", 100) == 100
+
+
+def test_what_cannot_be_read_changes_nothing() -> None:
+    world = World()
+    world.set("10.0.0.1", 1)
+    world.rates.changed({"ips/10.0.0.1": {"connection_creation_rate": "many"}, "users/a": {"producer_byte_rate": "1"}})
+    assert world.accepted("10.0.0.1", 100) == 2
+
+
+async def test_the_name_of_a_host_counts_for_its_addresses() -> None:
+    world = World()
+    world.set("localhost", 1)
+    await asyncio.gather(*world.rates._tasks)
+    assert world.accepted("127.0.0.1", 100) == 2
+    world.rates.all_are(["ips/localhost"])
+    assert world.rates.throttle_ms("127.0.0.1") > 0
+    world.set("localhost", None)
+    assert world.rates.throttle_ms("127.0.0.1") == 0
+
+
+def test_the_addresses_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_rates, "METERS_MAX", 100)
+    world = World()
+    world.set("<default>", 5)
+    for number in range(1000):
+        world.accepted(f"10.0.{number // 256}.{number % 256}", 1)
+    assert len(world.rates._used) <= 100
