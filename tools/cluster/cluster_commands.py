@@ -234,6 +234,23 @@ def resume(broker_id: int, directory: Path) -> None:
         echo(f"Broker {broker_id} is running again.")
 
 
+@cluster.command()
+@click.argument("of", metavar="BROKER|USER")
+@click.option("--expired", is_flag=True, help="one that has expired, so that clients see how that is refused")
+@directory_option
+def certificate(of: str, expired: bool, directory: Path) -> None:
+    """Give a broker (its id) or a user of a secured cluster a new certificate.
+
+    Returns when the broker uses it, within some seconds. Connections that are open stay.
+    """
+    from tools.cluster.secured.renewal import renew
+
+    with errors_in_one_line():
+        renew(LocalCluster(directory), int(of) if is_plain_number(of) else of, is_expired=expired)
+        who = f"broker {of}" if is_plain_number(of) else f"user {of}"
+        echo(f"The certificate of {who} {'has expired' if expired else 'is new'}.")
+
+
 @click.command()
 @click.option("--config", "config_file", type=PATH, required=True, help="server.properties")
 @click.option("--override", "overrides", multiple=True, metavar="KEY=VALUE", help="a setting that overrides the file")

@@ -10,11 +10,11 @@ from tools.cluster.tables import aligned
 
 
 def cluster_json(cluster: LocalCluster) -> dict[str, Any]:
-    """`{directory, bootstrap_servers, zookeeper_connect, controller, nodes}`, with nodes as
+    """`{directory, bootstrap_servers, zookeeper_connect, security, controller, nodes}`, with nodes as
     `[{name, id, address, metrics, pid, state, reason, directory}]`.
 
     `state` is running, paused, stopped, or not ready with a reason; `id` is None for ZooKeeper and the links. `metrics` is
-    `host:port` of the metrics page, or None.
+    `host:port` of the metrics page, or None. `security` is the directory of the settings for clients of a secured cluster, or None.
     """
     nodes: list[dict[str, Any]] = []
     zookeeper = cluster.zookeeper
@@ -66,6 +66,7 @@ def cluster_json(cluster: LocalCluster) -> dict[str, Any]:
         "directory": str(cluster.directory),
         "bootstrap_servers": cluster.bootstrap_servers,
         "zookeeper_connect": cluster.zookeeper_connect,
+        "security": str(cluster.secured.path) if cluster.secured is not None else None,
         "controller": cluster.controller_id(),
         "nodes": nodes,
     }

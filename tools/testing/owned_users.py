@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import ssl
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -21,13 +18,13 @@ from protocol.acls import (
     ResourceType,
     word_of,
 )
-from protocol.tls import certificates_in
 from protocol.types import Address
 from tools.admin.kafka_admin import KafkaAdmin
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.processes import ClusterError
 from tools.cluster.secured.client_files import ClientAccess
 from tools.cluster.secured.files import ADMIN, SecuredFiles
+from tools.cluster.secured.renewal import renew
 from tools.cluster.secured.rights import Right, admin_of, set_passwords, wait_for_rights, wait_until_let_in
 
 NOT_SECURED = (
@@ -39,10 +36,6 @@ RESOURCES = {
     "transactional_id": ResourceType.TRANSACTIONAL_ID,
     "cluster": ResourceType.CLUSTER,
 }
-TAKEN_TIMEOUT_S = 20.0
-"""A broker looks at its certificate every five seconds."""
-POLL_S = 0.1
-CONNECT_TIMEOUT_S = 5.0
 
 
 class OwnedUsers:
@@ -119,14 +112,13 @@ class OwnedUsers:
 
     def expire_certificate(self, of: int | str) -> None:
         """The certificate of a broker (its id) or of a user has expired. Returns when the broker uses it, for new connections."""
-        from tools.cluster.secured.authority import past_validity
-
+        local = self._secured_cluster()
         self._expired.add(of)
-        self._sign(of, past_validity())
+        renew(local, of, is_expired=True)
 
     def renew_certificate(self, of: int | str) -> None:
         """Gives a broker or a user a valid certificate again."""
-        self._sign(of, None)
+        renew(self._secured_cluster(), of)
         self._expired.discard(of)
 
     # for the next test
@@ -182,36 +174,21 @@ class OwnedUsers:
     def _wait_for_rights(self, are_known: Callable[[set[Right]], bool]) -> None:
         wait_for_rights(self._access(ADMIN), self._running(), are_known)
 
-    def _sign(self, of: int | str, validity: Any) -> None:
-        secured = self._secured()
-        if isinstance(of, str):
-            self._access(of)
-            secured.sign_user(of, validity)
-            return
-        assert self._local is not None
-        host, port = self._local.address(of).rsplit(":", 1)
-        secured.sign_broker(of, [host], validity)
-        if self._local.pid(of) is None:
-            return
-        (new,) = certificates_in(secured.keystore(of).read_text())
-        deadline = time.monotonic() + TAKEN_TIMEOUT_S
-        while ssl.PEM_cert_to_DER_cert(new) != _certificate_at((host, int(port))):
-            if time.monotonic() > deadline:
-                raise ClusterError(f"broker {of} does not use its new certificate, {TAKEN_TIMEOUT_S:g} s long")
-            time.sleep(POLL_S)
-
     def _access(self, user: str) -> ClientAccess:
-        self._secured()
-        assert self._local is not None
-        return self._local.access(user)
+        return self._secured_cluster().access(user)
 
     def _admin(self) -> KafkaAdmin:
         return admin_of(self._access(ADMIN))
 
     def _secured(self) -> SecuredFiles:
-        if self._local is None or self._local.secured is None:
+        secured = self._secured_cluster().secured
+        assert secured is not None
+        return secured
+
+    def _secured_cluster(self) -> LocalCluster:
+        if self._local is None:
             raise ClusterError(NOT_SECURED)
-        return self._local.secured
+        return self._local
 
 
 def _pattern(kind: ResourceType, name: str) -> Pattern:
@@ -223,18 +200,3 @@ def _pattern(kind: ResourceType, name: str) -> Pattern:
 def _exactly(pattern: Pattern, rule: Acl) -> tuple[PatternFilter, AclFilter]:
     """The filters that choose this ACL and no other."""
     return PatternFilter(*pattern), AclFilter(*rule)
-
-
-def _certificate_at(address: Address) -> bytes:
-    """The certificate that a server shows, valid or not; b"" if there is no handshake."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    try:
-        with (
-            socket.create_connection(address, CONNECT_TIMEOUT_S) as plain,
-            context.wrap_socket(plain, server_hostname=address[0]) as wire,
-        ):
-            return wire.getpeercert(binary_form=True) or b""
-    except OSError:
-        return b""

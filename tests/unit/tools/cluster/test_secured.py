@@ -1,0 +1,151 @@
+"""What `--secure` writes (RUN-5): the certificates hold, brokers accept the settings, and each file of a client says the same."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import pytest
+
+from broker.settings.config_sources import load
+from protocol.tls import certificates_in
+from tests.support.cli import ottla
+from tools.admin.client_settings import read_librdkafka_config
+from tools.admin.naming import Where
+from tools.cluster.local_cluster import ClusterError, LocalCluster
+from tools.cluster.secured.authority import Authority, past_validity
+from tools.cluster.secured.client_files import ClientAccess
+from tools.wire.client_properties import read_security
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> LocalCluster:
+    """It has never run."""
+    made = LocalCluster(tmp_path / "run")
+    made.create(brokers=2, zookeeper="127.0.0.1:1", secure=True)
+    return made
+
+
+def handshake(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> None:
+    """Raises ssl.SSLError."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    there = server.wrap_bio(to_server, to_client, server_side=True)
+    here = client.wrap_bio(to_client, to_server, server_hostname=host)
+    waiting = [here, there]
+    for _ in range(20):
+        for side in list(waiting):
+            try:
+                side.do_handshake()
+                waiting.remove(side)
+            except ssl.SSLWantReadError:
+                pass
+    assert waiting == []
+
+
+def contexts(
+    authority: Authority, of_server: str, of_client: str, directory: Path
+) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    found = []
+    for purpose, name, text in (
+        (ssl.Purpose.CLIENT_AUTH, "server", of_server),
+        (ssl.Purpose.SERVER_AUTH, "client", of_client),
+    ):
+        context = ssl.create_default_context(purpose, cadata=authority.certificate)
+        context.verify_flags |= getattr(ssl, "VERIFY_X509_STRICT", 0)
+        context.verify_mode = ssl.CERT_REQUIRED
+        (directory / name).write_text(text)
+        context.load_cert_chain(directory / name)
+        found.append(context)
+    return found[0], found[1]
+
+
+def test_certificates_are_those_of_the_authority(tmp_path: Path) -> None:
+    authority = Authority.new("one")
+    again = Authority(authority.key, authority.certificate)
+    broker, alice = again.sign("broker-1", ["127.0.0.1", "kafka1"]), again.sign("alice")
+    for host in ("127.0.0.1", "kafka1"):
+        handshake(*contexts(authority, broker, alice, tmp_path), host)
+    with pytest.raises(ssl.SSLCertVerificationError, match="not valid for 'kafka2'"):
+        handshake(*contexts(authority, broker, alice, tmp_path), "kafka2")
+    expired = authority.sign("broker-1", ["kafka1"], past_validity())
+    with pytest.raises(ssl.SSLCertVerificationError, match="certificate has expired"):
+        handshake(*contexts(authority, expired, alice, tmp_path), "kafka1")
+    with pytest.raises(ssl.SSLError, match=r"(?i)unsuitable certificate purpose"):
+        handshake(*contexts(authority, alice, alice, tmp_path), "kafka1")
+    with pytest.raises(ssl.SSLError, match="verify failed"):
+        handshake(*contexts(authority, Authority.new("other").sign("x", ["kafka1"]), alice, tmp_path), "kafka1")
+
+
+def test_brokers_accept_the_settings(cluster: LocalCluster) -> None:
+    for broker in cluster.broker_ids:
+        file = cluster.broker_directory(broker) / "server.properties"
+        loaded = load(file.read_text(), str(file), {}, [])
+        assert loaded.warnings == ()
+        assert loaded.config.super_users == "User:admin;User:broker"
+    passwords = [(cluster.directory / "security" / "passwords").read_text(), cluster.access("alice").password]
+    assert len(set(passwords[0].split())) == 4
+    other = LocalCluster(cluster.directory.parent / "other")
+    other.create(brokers=1, zookeeper="127.0.0.1:1", secure=True)
+    assert other.access("alice").password != passwords[1]
+
+
+def test_what_clients_are_told(cluster: LocalCluster) -> None:
+    alice = cluster.access("alice")
+    files = cluster.directory / "security" / "alice"
+    java = read_security(files / "client.properties", ignores_others=True)
+    librdkafka = read_security(files / "librdkafka.properties", ignores_others=True)
+    assert java == librdkafka
+    assert (java.protocol, java.mechanism, java.username) == ("SASL_SSL", "SCRAM-SHA-512", "alice")
+    certified = read_security(files / "mutual-tls.properties", ignores_others=True)
+    assert certified.protocol == "SSL"
+    assert certificates_in(certified.certificates) == certificates_in((files / "client.pem").read_text())
+    assert read_librdkafka_config(files / "client.properties")["bootstrap.servers"] == cluster.bootstrap_servers
+    assert set(alice.mutual_tls_servers.split(",")).isdisjoint(alice.servers.split(","))
+    assert alice.password not in repr(alice)
+
+
+def test_commands_find_the_settings(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OTTLA_BOOTSTRAP_SERVER", raising=False)
+    given, found = Path("mine.properties"), cluster.directory / "client.properties"
+    assert Where(None, cluster.directory).command_config == found
+    assert Where(None, cluster.directory, given).command_config == given
+    assert Where("host:9092").command_config is None
+    monkeypatch.setenv("OTTLA_COMMAND_CONFIG", "of-the-variable")
+    assert Where("host:9092").command_config == Path("of-the-variable")
+    assert Where(None, cluster.directory).command_config == found
+    assert read_security(found, ignores_others=True).username == "admin"
+
+
+def test_what_is_refused(cluster: LocalCluster, tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match="there is no user 'eve': the users are admin, alice, bob"):
+        cluster.access("eve")
+    with pytest.raises(ClusterError, match="there is no user 'broker'"):
+        cluster.access("broker")
+    plain = LocalCluster(tmp_path / "plain")
+    plain.create(brokers=1, zookeeper="127.0.0.1:1")
+    with pytest.raises(ClusterError, match="is not secured"):
+        plain.access("alice")
+    refused = ottla(f"cluster start --secure --dir {plain.directory}")
+    assert refused.exit_code == 1
+    assert "starts unchanged: leave out" in refused.output
+    assert "is not secured" in ottla(f"cluster certificate 1 --dir {plain.directory}").output
+
+
+def test_a_certificate_of_a_broker_that_is_stopped(cluster: LocalCluster) -> None:
+    file = cluster.directory / "security" / "broker-1.pem"
+    before = file.read_text()
+    assert "has expired" in ottla(f"cluster certificate 1 --expired --dir {cluster.directory}").output
+    assert file.read_text() != before
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_everything_is_removed(cluster: LocalCluster) -> None:
+    (cluster.directory / "notes").write_text("keep")
+    cluster.destroy()
+    assert [path.name for path in cluster.directory.iterdir()] == ["notes"]
+
+
+def test_plain_names_another_login_module() -> None:
+    access = ClientAccess("alice", "secret", "h:1", "h:2", Path("a.pem"), Path("c.pem"))
+    assert "plain.PlainLoginModule" in access.java("PLAIN")["sasl.jaas.config"]
+    assert "scram.ScramLoginModule" in access.java("SCRAM-SHA-256")["sasl.jaas.config"]
