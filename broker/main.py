@@ -20,17 +20,17 @@ import platform
 import signal
 import ssl
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import uvloop
 
 from broker.admin.config_admin import ConfigAdmin
 from broker.admin.quota_admin import QuotaAdmin, resolves
 from broker.admin.scram_admin import ScramAdmin
-from broker.admin.topic_admin import TopicAdmin
+from broker.admin.topic_admin import ZOOKEEPER_WAIT_MAX_S, TopicAdmin
 from broker.apis.api_versions import answer_before_login
 from broker.authorization.acl_store import AclStore
 from broker.authorization.authorizer import authorizer_of
@@ -73,11 +73,13 @@ from broker.requests.followers import is_of_follower
 from broker.requests.long_answers import LongAnswers
 from broker.requests.metadata_topics import MetadataTopics
 from broker.security.certificate_names import BadRules, namer, read_rules
+from broker.security.delegation_tokens import DelegationTokens, TokenLogin
 from broker.security.jwks import Keys
 from broker.security.login import Logins
 from broker.security.oauth_bearer import Validate, validate_unsecured
 from broker.security.scram_users import ScramUsers
 from broker.security.signed_tokens import validate_signed
+from broker.security.token_store import TokenLifetimes, TokenStore
 from broker.settings import config_sources
 from broker.settings.bearer import KeySource, SignedTokens, UnsecuredTokens
 from broker.settings.config import BrokerConfig, ConfigError, super_users_in
@@ -155,6 +157,8 @@ class Broker:
         )
         self._scram_users = ScramUsers()
         self._token_keys: dict[KeySource, Keys] = {}
+        token_secret = config.delegation_token_secret_key or config.delegation_token_master_key
+        self._tokens = DelegationTokens(token_secret) if token_secret else None
         self._logins_at = {name: self._logins(name) for name in self._listeners.client_names}
         self._names_of = {name: self._name_of(name) for name in self._listeners.client_names}
         self._events = machine.events
@@ -256,6 +260,14 @@ class Broker:
         if self._authorizer is not None:
             self._acls = AclStore(self._authorizer, self._zk, clock, self._events)
             self._authorizer.on_change = self._replicas.fetches.rights_changed
+        self._token_store: TokenStore | None = None
+        if self._tokens is not None:
+            lifetimes = TokenLifetimes(
+                config.delegation_token_max_lifetime_ms,
+                config.delegation_token_expiry_time_ms,
+                config.delegation_token_expiry_check_interval_ms / 1000,
+            )
+            self._token_store = TokenStore(self._tokens, lifetimes, self._zk, clock, ZOOKEEPER_WAIT_MAX_S)
         self._recorder = Recorder(
             config.broker_id, filesystem, clock, asyncio.get_running_loop(), self._directory_of_recordings
         )
@@ -336,6 +348,7 @@ class Broker:
                 background.create_task(self._cleaner.run()),
                 background.create_task(self._configs.run()),
                 *([background.create_task(self._acls.run())] if self._acls is not None else []),
+                *(background.create_task(work) for work in self._follow_tokens()),
                 background.create_task(self._follow_descriptor_limit()),
                 background.create_task(self._request_metrics.settle_regularly()),
                 background.create_task(self._tls.follow()),
@@ -348,6 +361,10 @@ class Broker:
             await self._leave()
             for task in tasks:
                 task.cancel()
+
+    def _follow_tokens(self) -> Sequence[Coroutine[Any, Any, None]]:
+        store = self._token_store
+        return (store.run(), store.expire_regularly(lambda: self._controller.is_active)) if store is not None else ()
 
     async def _open(self) -> None:
         """Opens everything that can fail: directories, ZooKeeper, ports."""
@@ -363,6 +380,8 @@ class Broker:
         await self._despite_losses(self._configs.start)
         if self._acls is not None:
             await self._despite_losses(self._acls.start)
+        if self._token_store is not None:
+            await self._despite_losses(self._token_store.start)
         self._recorder.apply(self._configs.layers.effective)
         self._cluster_id = await self._despite_losses(lambda: registration.cluster_id(self._zk))
         self._log_manager.log_directories.check_meta(self._config.broker_id, self._cluster_id)
@@ -422,6 +441,7 @@ class Broker:
             recorder=self._recorder,
             authorizer=self._authorizer,
             acls=self._acls,
+            tokens=self._token_store,
             audit=self._machine.audit,
             request_metrics=self._request_metrics,
         )
@@ -496,8 +516,12 @@ class Broker:
             self._machine.audit,
             self._validate_tokens(listener, sasl.tokens),
             self._clock.wall_ms,
+            find_token=self._find_token if self._tokens is not None else None,
             are_for_ever=are_for_ever,
         )
+
+    def _find_token(self, mechanism: str, token_id: str) -> TokenLogin | None:
+        return self._tokens.login(mechanism, token_id, self._clock.wall_ms()) if self._tokens is not None else None
 
     def _validate_tokens(self, listener: str, tokens: SignedTokens | UnsecuredTokens | None) -> Validate | None:
         wall_ms = self._clock.wall_ms

@@ -47,13 +47,13 @@ class ScramError(ValueError):
 class ScramClient:
     """One login: send `first()`, then `final(...)` of the broker's answer, then `check(...)` its last message."""
 
-    def __init__(self, mechanism: str, username: str, password: str, nonce: str) -> None:
-        """`nonce`: random, printable, without a comma."""
+    def __init__(self, mechanism: str, username: str, password: str, nonce: str, *, tokenauth: bool = False) -> None:
+        """`nonce`: random, printable, without a comma. `tokenauth`: user and password are those of a delegation token."""
         self._hash = HASHES[mechanism]
         self._password = password
         self._nonce = nonce
         escaped = username.replace("=", "=3D").replace(",", "=2C")
-        self._first = f"n={escaped},r={nonce}".encode()
+        self._first = f"n={escaped},r={nonce}{',tokenauth=true' * tokenauth}".encode()
         self._signature = b""
 
     def first(self) -> bytes:

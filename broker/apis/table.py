@@ -25,7 +25,12 @@ from broker.apis.client_quotas import alter_client_quotas, describe_client_quota
 from broker.apis.consumer_groups import consumer_groups
 from broker.apis.create_partitions import create_partitions
 from broker.apis.create_topics import create_topics
-from broker.apis.delegation_tokens import delegation_tokens
+from broker.apis.delegation_tokens import (
+    create_delegation_token,
+    describe_delegation_token,
+    expire_delegation_token,
+    renew_delegation_token,
+)
 from broker.apis.delete_groups import delete_groups
 from broker.apis.delete_records import delete_records
 from broker.apis.delete_topics import delete_topics
@@ -80,9 +85,11 @@ ALTER = Operation.ALTER
 ALTER_CONFIGS = Operation.ALTER_CONFIGS
 CLUSTER_ACTION = Operation.CLUSTER_ACTION
 CREATE = Operation.CREATE
+CREATE_TOKENS = Operation.CREATE_TOKENS
 DELETE = Operation.DELETE
 DESCRIBE = Operation.DESCRIBE
 DESCRIBE_CONFIGS = Operation.DESCRIBE_CONFIGS
+DESCRIBE_TOKENS = Operation.DESCRIBE_TOKENS
 IDEMPOTENT_WRITE = Operation.IDEMPOTENT_WRITE
 READ = Operation.READ
 WRITE = Operation.WRITE
@@ -90,9 +97,11 @@ TOPIC = ResourceType.TOPIC
 GROUP = ResourceType.GROUP
 CLUSTER = ResourceType.CLUSTER
 TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
+DELEGATION_TOKEN = ResourceType.DELEGATION_TOKEN
+USER = ResourceType.USER
 
 NOTHING: tuple[Right, ...] = ()
-"""Anybody may send the request: it is about the connection itself, or never allowed here."""
+"""Anybody may send the request: it is about the connection itself, decides by its content, or is never allowed here."""
 
 ROUTES: Mapping[ApiKey, Route] = MappingProxyType(
     {
@@ -238,10 +247,12 @@ ROUTES: Mapping[ApiKey, Route] = MappingProxyType(
         ApiKey.DESCRIBE_LOG_DIRS: Route(describe_log_dirs, ((DESCRIBE, CLUSTER),)),
         ApiKey.SASL_AUTHENTICATE: Route(sasl, NOTHING),
         ApiKey.CREATE_PARTITIONS: Route(create_partitions, ((ALTER, TOPIC),)),
-        ApiKey.CREATE_DELEGATION_TOKEN: Route(delegation_tokens, NOTHING),
-        ApiKey.RENEW_DELEGATION_TOKEN: Route(delegation_tokens, NOTHING),
-        ApiKey.EXPIRE_DELEGATION_TOKEN: Route(delegation_tokens, NOTHING),
-        ApiKey.DESCRIBE_DELEGATION_TOKEN: Route(delegation_tokens, NOTHING),
+        ApiKey.CREATE_DELEGATION_TOKEN: Route(create_delegation_token, ((CREATE_TOKENS, USER),)),
+        ApiKey.RENEW_DELEGATION_TOKEN: Route(renew_delegation_token, NOTHING),
+        ApiKey.EXPIRE_DELEGATION_TOKEN: Route(expire_delegation_token, NOTHING),
+        ApiKey.DESCRIBE_DELEGATION_TOKEN: Route(
+            describe_delegation_token, ((DESCRIBE, DELEGATION_TOKEN), (DESCRIBE_TOKENS, USER))
+        ),
         ApiKey.DELETE_GROUPS: Route(delete_groups, ((DELETE, GROUP),)),
         ApiKey.ELECT_LEADERS: Route(elect_leaders, ((ALTER, CLUSTER),)),
         ApiKey.INCREMENTAL_ALTER_CONFIGS: Route(

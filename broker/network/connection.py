@@ -74,6 +74,7 @@ class ClientConnection(Connection):
         self.listener = listener
         self.remote_address = ""
         self.principal = ANONYMOUS
+        self.is_by_token = False
         self.state = ConnectionState.OPEN
         self.closes_in_ms = 0
         """How long a connection that is not admitted stays."""
@@ -226,9 +227,10 @@ class ClientConnection(Connection):
         """Called by the gate: the connection is closed soon, and what the client still sends does not matter."""
         self._pause()
 
-    def has_logged_in(self, principal: Principal) -> None:
+    def has_logged_in(self, principal: Principal, *, is_by_token: bool) -> None:
         """From now on its frames may be as large as those of any client."""
         self.principal = principal
+        self.is_by_token = is_by_token
         self._reader.size_max = self._limits.frame_bytes_max
         self._reader.size_setting = "socket.request.max.bytes"
 

@@ -154,7 +154,7 @@ class LoginGate:
         guest.login, guest.result = None, result
         self._no_longer_pending(connection)
         if not guest.is_in:
-            connection.has_logged_in(result.principal)
+            connection.has_logged_in(result.principal, is_by_token=result.is_by_token)
             guest.is_in = self._admit(connection)
             if not guest.is_in:
                 guest.has_failed = True

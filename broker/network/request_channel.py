@@ -56,6 +56,8 @@ class Connection(asyncio.BufferedProtocol):
     listener: str
     remote_address: str
     principal: Principal
+    is_by_token: bool
+    """Whether the client has logged in by a delegation token."""
     queue: deque[Request]
     """The requests that wait, in the order in which they came."""
     held: int

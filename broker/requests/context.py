@@ -38,6 +38,7 @@ from broker.replication.fetching.fetches import Fetches
 from broker.replication.replica_manager import ReplicaManager
 from broker.requests.long_answers import LongAnswers
 from broker.requests.metadata_topics import MetadataTopics
+from broker.security.token_store import TokenStore
 from broker.settings.config import BrokerConfig
 from broker.settings.dynamic_configs import DynamicConfigs
 from broker.storage.log_manager import LogManager
@@ -183,6 +184,8 @@ class ApiContext:
     """None: everybody may do everything."""
     acls: AclStore | None = None
     """Where ACLs are changed; None without an authorizer."""
+    tokens: TokenStore | None = None
+    """Delegation tokens; None: there are none."""
     request_metrics: RequestMetrics = field(default_factory=RequestMetrics)
     audit: AuditLog = field(default_factory=lambda: AuditLog(None, SystemClock()))
     denials: RareLine = field(default_factory=lambda: RareLine(1.0, time.monotonic))

@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from broker.process.audit_log import AuditLog
-from broker.security.mechanisms import PLAIN, LoginRefused, Mechanism, Plain, Scram
+from broker.security.mechanisms import PLAIN, FindToken, LoginRefused, Mechanism, Plain, Scram
 from broker.security.oauth_bearer import OAuthBearer, Validate
 from broker.security.scram_users import ScramUsers
 from broker.settings.sasl import ListenerSasl
@@ -52,11 +52,14 @@ class LoginFailed(Exception):
 
 
 class LoggedIn(NamedTuple):
-    """`lifetime_ms`: how long the login counts (`connections.max.reauth.ms`, the end of a token); 0: for ever."""
+    """`lifetime_ms`: how long the login counts (`connections.max.reauth.ms`, the end of a token); 0: for ever. `is_by_token`: by a
+    delegation token.
+    """
 
     principal: Principal
     mechanism: str
     lifetime_ms: int
+    is_by_token: bool = False
 
 
 class Logins:
@@ -71,13 +74,16 @@ class Logins:
         validate: Validate | None = None,
         wall_ms: Callable[[], int] = lambda: 0,
         *,
+        find_token: FindToken | None = None,
         are_for_ever: bool = False,
     ) -> None:
-        """`validate`: checks tokens of OAUTHBEARER; None: the listener does not have it. `are_for_ever`: no login ends, as long as its
-        connection lasts."""
+        """`validate`: checks tokens of OAUTHBEARER; None: the listener does not have it. `find_token`: finds delegation tokens.
+        `are_for_ever`: no login ends, as long as its connection lasts.
+        """
         self.sasl = sasl
         self.are_for_ever = are_for_ever
         self._validate = validate
+        self._find_token = find_token
         self._wall_ms = wall_ms
         self._audit = audit
         self.users = users
@@ -95,7 +101,8 @@ class Logins:
             return Plain(self.sasl.passwords)
         if name == OAUTHBEARER and self._validate is not None:
             return OAuthBearer(self._validate, self._wall_ms)
-        return Scram(name, self.users, secrets.token_urlsafe(24), self._secret)
+        nonce = secrets.token_urlsafe(24)
+        return Scram(name, self.users, nonce, self._secret, self._find_token, self._wall_ms)
 
 
 class Login:
@@ -198,14 +205,16 @@ class Login:
         return _answer(header, answer)
 
     def _done(self) -> LoggedIn:
-        principal = Principal(USER, self.user)
+        assert self._mechanism is not None
+        owner = self._mechanism.owner
+        principal = Principal(USER, self.user if owner is None else owner)
         if self._before is not None and principal != self._before.principal:
             raise LoginRefused(
                 f"it was logged in as {self._before.principal}",
                 f"Cannot change principals during re-authentication from {self._before.principal.kind}."
                 f"{self._before.principal.name}: {principal.kind}.{principal.name}",
             )
-        self.result = LoggedIn(principal, self._name, self._lifetime_ms())
+        self.result = LoggedIn(principal, self._name, self._lifetime_ms(), is_by_token=owner is not None)
         return self.result
 
     def _lifetime_ms(self) -> int:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+from abc import ABC, abstractmethod
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
+from broker.security.delegation_tokens import TokenLogin
 from broker.security.scram_users import ScramUsers
 from protocol.scram import HASHES, ITERATIONS_MIN, NO_BINDING, Credential
 
@@ -25,8 +26,10 @@ BASE64 = r"(?:[a-zA-Z0-9/+]{4})*(?:[a-zA-Z0-9/+]{3}=|[a-zA-Z0-9/+]{2}==)?"
 EXTENSIONS = rf"(?:,[A-Za-z]+={VALUE})*"
 CLIENT_FIRST = re.compile(rf"(n,(?:a=({USER}))?,)((?:m={VALUE},)?n=({USER}),r=({NONCE})({EXTENSIONS}))")
 CLIENT_FINAL = re.compile(rf"(c=({BASE64}),r=({NONCE}){EXTENSIONS}),p=({BASE64})")
-BY_TOKEN = ",tokenauth=true"
-"""The extension by which a client says that user and password are those of a delegation token (KIP-48)."""
+BY_TOKEN = "tokenauth"
+"""The extension, `true`, by which a client says that user and password are those of a delegation token (KIP-48)."""
+FindToken = Callable[[str, str], TokenLogin | None]
+"""(mechanism, id) -> the token; None: there is no such token, or it has expired."""
 ANOTHER_ID = "Authentication failed: Client requested an authorization id that is different from username"
 
 
@@ -39,31 +42,31 @@ class LoginRefused(Exception):
         self.text = text
 
 
-class Mechanism(Protocol):
+class Mechanism(ABC):
     """One login."""
 
-    user: str
-    """The name that the client gives; "" until it is known."""
-    is_complete: bool
-    """Whether the user is who it says."""
-    lifetime_ms: int
-    """How long what the user has shown counts; 0: for ever."""
-    refusal: str
-    """For the log: why the client has been refused, although it is still to confirm that. "": it has not been."""
+    def __init__(self) -> None:
+        self.user = ""
+        """The name that the client gives; "" until it is known."""
+        self.is_complete = False
+        """Whether the user is who it says."""
+        self.lifetime_ms = 0
+        """How long what the user has shown counts; 0: for ever."""
+        self.refusal = ""
+        """For the log: why the client has been refused, although it is still to confirm that. "": it has not been."""
+        self.owner: str | None = None
+        """As whom the client has logged in by a delegation token; None: as the user, and by no token."""
 
+    @abstractmethod
     def take(self, token: bytes) -> bytes:
         """The answer to the client's token. Raises LoginRefused."""
-        ...
 
 
-class Plain:
+class Plain(Mechanism):
     """`passwords`: by user."""
 
     def __init__(self, passwords: Mapping[str, str]) -> None:
-        self.user = ""
-        self.is_complete = False
-        self.lifetime_ms = 0
-        self.refusal = ""
+        super().__init__()
         self._passwords = passwords
 
     def take(self, token: bytes) -> bytes:
@@ -87,14 +90,24 @@ class Plain:
         return b""
 
 
-class Scram:
-    """`nonce`: random, printable, without a comma. `secret` makes up the salts of users who do not exist."""
+class Scram(Mechanism):
+    """`nonce`: random, printable, without a comma. `secret` makes up the salts of users who do not exist. `find_token`: finds delegation
+    tokens; None: there are none.
+    """
 
-    def __init__(self, mechanism: str, users: ScramUsers, nonce: str, secret: bytes) -> None:
-        self.user = ""
-        self.is_complete = False
-        self.lifetime_ms = 0
-        self.refusal = ""
+    def __init__(
+        self,
+        mechanism: str,
+        users: ScramUsers,
+        nonce: str,
+        secret: bytes,
+        find_token: FindToken | None = None,
+        wall_ms: Callable[[], int] = lambda: 0,
+    ) -> None:
+        super().__init__()
+        self._by_token: TokenLogin | None = None
+        self._find_token = find_token
+        self._wall_ms = wall_ms
         self._mechanism = mechanism
         self._hash = HASHES[mechanism]
         self._users = users
@@ -122,9 +135,14 @@ class Scram:
         self.user = _plain(name)
         if acts_as is not None and _plain(acts_as) != self.user:
             raise LoginRefused("it wants to act as another user", ANOTHER_ID)
-        if BY_TOKEN in extensions:
-            raise LoginRefused("delegation tokens are not supported")
-        known = self._users.credential(self._mechanism, self.user)
+        given = dict(pair.split("=", 1) for pair in extensions.split(",") if pair)
+        if given.get(BY_TOKEN, "").lower() != "true":
+            known = self._users.credential(self._mechanism, self.user)
+        elif self._find_token is None:
+            raise LoginRefused("there are no delegation tokens: delegation.token.secret.key is not set")
+        else:
+            self._by_token = self._find_token(self._mechanism, self.user)
+            known = self._by_token.credential if self._by_token is not None else None
         self._is_made_up = known is None
         self._credential = credential = known or self._made_up()
         # Kafka's client always names the binding of a header without a user to act as.
@@ -158,6 +176,9 @@ class Scram:
         is_right = hmac.compare_digest(hashlib.new(self._hash, key).digest(), self._credential.stored_key)
         if not is_right or self._is_made_up or len(proven) != len(signature):
             raise LoginRefused("there is no such user" if self._is_made_up else "the password is wrong")
+        if self._by_token is not None:
+            self.owner = self._by_token.owner
+            self.lifetime_ms = max(self._by_token.expires_ms - self._wall_ms(), 1)
         self.is_complete = True
         return b"v=" + b64encode(hmac.digest(self._credential.server_key, message, self._hash))
 

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
-from broker.security.mechanisms import LoginRefused
+from broker.security.mechanisms import LoginRefused, Mechanism
 from broker.settings.bearer import UnsecuredTokens
 from protocol.bearer import BadToken, decoded_part
 
@@ -47,14 +47,11 @@ Validate = Callable[[str], Bearer]
 """Raises TokenRefused."""
 
 
-class OAuthBearer:
+class OAuthBearer(Mechanism):
     """One login."""
 
     def __init__(self, validate: Validate, wall_ms: Callable[[], int]) -> None:
-        self.user = ""
-        self.is_complete = False
-        self.lifetime_ms = 0
-        self.refusal = ""
+        super().__init__()
         self._validate = validate
         self._wall_ms = wall_ms
         self._error = ""

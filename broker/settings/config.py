@@ -300,6 +300,21 @@ class BrokerConfig:
     sasl_handlers: Mapping[str, str] = field(default_factory=dict, repr=False)
     """`[listener.name.<listener>.]oauthbearer.sasl.{server,login}.callback.handler.class`: a class of Kafka."""
 
+    # delegation tokens
+    delegation_token_secret_key: str = setting(
+        "",
+        is_secret=True,
+        doc="the secret of all brokers from which the passwords of tokens follow; empty: there are none",
+    )
+    delegation_token_master_key: str = setting("", is_secret=True, doc="an old name of delegation.token.secret.key")
+    delegation_token_max_lifetime_ms: int = setting(604_800_000, minimum=1, doc="no token counts longer, in ms")
+    delegation_token_expiry_time_ms: int = setting(
+        86_400_000, minimum=1, doc="how long a token counts until it is renewed, in ms"
+    )
+    delegation_token_expiry_check_interval_ms: int = setting(
+        3_600_000, minimum=1, doc="how often the controller removes expired tokens, in ms"
+    )
+
     # rights
     authorizer_class_name: str = setting(
         "",

@@ -92,12 +92,18 @@ ABSENT_UNLESS_SET = frozenset(
 )
 """Throttles, which Kafka describes only while they are set. Tools such as Cruise Control wait until one that they removed is gone."""
 
-WITHOUT_OWN_DEFAULT = ABSENT_UNLESS_SET | {
-    "log.flush.interval.ms",
-    "log.retention.ms",
-    "log.roll.jitter.ms",
-    "log.roll.ms",
-}
+NULL_LISTS = frozenset({"sasl.oauthbearer.expected.audience"})
+"""Lists that Kafka does not set by default; others are empty."""
+WITHOUT_OWN_DEFAULT = (
+    ABSENT_UNLESS_SET
+    | NULL_LISTS
+    | {
+        "log.flush.interval.ms",
+        "log.retention.ms",
+        "log.roll.jitter.ms",
+        "log.roll.ms",
+    }
+)
 """Kafka lists no default for these: an older key (`log.retention.hours`) has the default, or the setting has none."""
 
 TOPIC_KEY_OF: Mapping[str, str] = MappingProxyType({broker_key: key for key, broker_key in BROKER_KEY_OF.items()})
@@ -323,5 +329,5 @@ def _config_type(spec: Any) -> ConfigType:
 
 
 def _unset(spec: Any) -> str | None:
-    """The meaning of an empty text: an empty list for a list, else not set."""
-    return "" if spec.metadata["is_list"] else None
+    """The meaning of an empty text: an empty list for nearly all lists, else not set."""
+    return "" if spec.metadata["is_list"] and spec.name.replace("_", ".") not in NULL_LISTS else None

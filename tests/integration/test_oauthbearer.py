@@ -239,7 +239,7 @@ def test_commands(issued: Issued, tmp_path: Path) -> None:
     access = ("--command-config", str(config))
     cli.output("topic", "create", "by-command", *access)
     assert cli.run("produce", "by-command", *access, stdin="hello\n").returncode == 0
-    assert "hello" in cli.output("consume", "by-command", "--from-beginning", "--exit-at-end", *access)
+    assert "hello" in cli.run("consume", "by-command", "--from-beginning", "--exit-at-end", *access).stdout
     (tmp_path / "token").write_text(issued.token("alice", aud="others"))
     assert 'it refuses the token: {"status":"invalid_token"}' in cli.failure("topic", "list", *access)
 

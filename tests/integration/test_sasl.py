@@ -189,12 +189,13 @@ def test_a_wrong_login_is_refused_after_a_delay(secured: Secured, version: int, 
 
 
 def test_who_has_logged_in_is_known(secured: Secured) -> None:
-    """`CreateDelegationToken` is refused, and says to whom."""
+    """`CreateDelegationToken` says that there are no tokens, and to whom."""
     with Wire(secured.port) as wire:
         handshake(wire)
         assert wire.call(ApiKey.SASL_AUTHENTICATE, 2, plain("alice", SECRET)).error_code == 0
         owner = {"owner_principal_type": None, "owner_principal_name": None}
         answer = wire.call(ApiKey.CREATE_DELEGATION_TOKEN, 3, {**owner, "renewers": (), "max_lifetime": -1})
+        assert answer.error_code == ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
         assert (answer.token_requester_principal_type, answer.token_requester_principal_name) == ("User", "alice")
         assert wire.call(ApiKey.SASL_HANDSHAKE, 1, {"mechanism": "PLAIN"}).error_code == ErrorCode.ILLEGAL_SASL_STATE
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
 from tests.conftest import CALM, ClusterFactory
 from tests.support.certificates import KEY_PASSWORD, Certificates
@@ -122,7 +123,7 @@ def test_kafka_python(cluster: LocalCluster, client: dict[str, Any], made: Certi
 
 
 def test_a_client_is_known_by_the_subject_of_its_certificate(cluster: LocalCluster, made: Certificates) -> None:
-    """`CreateDelegationToken` is refused, and says to whom."""
+    """`CreateDelegationToken` says that there are no tokens, and to whom."""
     host, _, port = cluster.bootstrap_servers.partition(",")[0].partition(":")
     context = ssl.create_default_context(cafile=str(made.authority))
     context.load_cert_chain(made.client.with_suffix(".crt"), made.client, KEY_PASSWORD)
@@ -130,6 +131,7 @@ def test_a_client_is_known_by_the_subject_of_its_certificate(cluster: LocalClust
         wire.socket = context.wrap_socket(wire.socket, server_hostname=host)
         owner = {"owner_principal_type": None, "owner_principal_name": None}
         answer = wire.call(ApiKey.CREATE_DELEGATION_TOKEN, 3, {**owner, "renewers": (), "max_lifetime": -1})
+    assert answer.error_code == ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
     assert (answer.token_requester_principal_type, answer.token_requester_principal_name) == ("User", "CN=client")
 
 

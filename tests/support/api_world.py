@@ -81,6 +81,7 @@ class FakeConnection:
     remote_address = "127.0.0.1"
     peer = "the test"
     principal = ANONYMOUS
+    is_by_token = False
 
     def __init__(self) -> None:
         self.sent = b""
@@ -170,6 +171,7 @@ class World:
             acls=None,
             quotas=quotas(config),
             request_metrics=RequestMetrics(),
+            tokens=None,
             audit=AuditLog(None, SystemClock()),
             denials=RareLine(1.0, lambda: 0.0),
             old_fetches=RareLine(1.0, lambda: 0.0),

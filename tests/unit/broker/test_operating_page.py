@@ -18,6 +18,7 @@ UNITS = {"KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 NO_LIMITS = {
     "connections.max.reauth.ms",
     "controlled.shutdown.max.retries",
+    "delegation.token.max.lifetime.ms",
     "log.cleaner.max.compaction.lag.ms",
     "log.index.size.max.bytes",
     "log.message.timestamp.after.max.ms",

@@ -37,22 +37,26 @@ PUBLIC = {
     ApiKey.API_VERSIONS,
     ApiKey.SASL_HANDSHAKE,
     ApiKey.SASL_AUTHENTICATE,
-    ApiKey.CREATE_DELEGATION_TOKEN,
     ApiKey.RENEW_DELEGATION_TOKEN,
     ApiKey.EXPIRE_DELEGATION_TOKEN,
-    ApiKey.DESCRIBE_DELEGATION_TOKEN,
     ApiKey.CONSUMER_GROUP_HEARTBEAT,
     ApiKey.CONSUMER_GROUP_DESCRIBE,
 }
-"""The connection itself, and what this broker never does for anybody."""
+"""The connection itself, what only the owner of a token may do, and what this broker never does for anybody."""
 NEEDS_MORE = {
+    ApiKey.CREATE_DELEGATION_TOKEN: {(Operation.CREATE_TOKENS, ResourceType.USER)},
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: {
+        (Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN),
+        (Operation.DESCRIBE_TOKENS, ResourceType.USER),
+    },
     ApiKey.DESCRIBE_TRANSACTIONS: {(Operation.DESCRIBE, ResourceType.TOPIC)},
     ApiKey.DELETE_TOPICS: {(Operation.DESCRIBE, ResourceType.TOPIC)},
     ApiKey.CREATE_TOPICS: {(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC)},
     ApiKey.LIST_TRANSACTIONS: {(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID)},
     ApiKey.PRODUCE: {(Operation.WRITE, ResourceType.TRANSACTIONAL_ID)},
 }
-"""Rights that are only asked for if there is something to show, such as a transaction. Tests of their own look at these."""
+"""Rights that are only asked for if there is something to show, such as a transaction, or of clients that have logged in. Tests of their
+own look at these."""
 
 
 class Asked(Authorizer):
@@ -193,6 +197,7 @@ AUTHORIZATION = {
     ErrorCode.GROUP_AUTHORIZATION_FAILED,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED,
 }
 CHECKED_FIRST = {
     ErrorCode.INVALID_REQUEST,
