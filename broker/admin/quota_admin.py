@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -30,6 +30,8 @@ IP = "ip"
 EXACT, OF_DEFAULT, ANY = 0, 1, 2
 """Kafka's match types: this name, the default, every name."""
 WRITE_ATTEMPTS = 20
+CHECKED_AT_ONCE = 20
+"""Changes between two pauses: those that are refused take no request to ZooKeeper."""
 
 Quotas = Mapping[str, float]
 EntityNames = Mapping[str, str | None]
@@ -71,7 +73,9 @@ class QuotaAdmin:
         """The entities with quotas that match. Strict: they have no other kinds. Raises KafkaError, ZkError."""
         check_filter(components)
         wanted = []
-        for name in await all_entities(self._zk):
+        for number, name in enumerate(await all_entities(self._zk), 1):
+            if number % READ_AT_ONCE == 0:
+                await asyncio.sleep(0)
             entity = names_of(name)
             if entity is not None and is_wanted(entity, components, is_strict=is_strict):
                 wanted.append((name, entity))
@@ -92,10 +96,12 @@ class QuotaAdmin:
                     described.append((entity, quotas))
         return described
 
-    async def alter(self, alterations: Sequence[Alteration], *, validate_only: bool) -> list[KafkaError | None]:
+    async def alter(self, alterations: Iterable[Alteration], *, validate_only: bool) -> list[KafkaError | None]:
         """The error of each, or None. They are made one after the other."""
         results: list[KafkaError | None] = []
-        for alteration in alterations:
+        for number, alteration in enumerate(alterations, 1):
+            if number % CHECKED_AT_ONCE == 0:
+                await asyncio.sleep(0)
             try:
                 await self._alter(alteration, validate_only=validate_only)
                 results.append(None)

@@ -20,6 +20,10 @@ from protocol.zk.session import ZkError
 NOT_ALLOWED = "Cluster authorization failed."
 CHANGES_MAX = 1000
 """Limit of the entities in a request: each takes a write to ZooKeeper."""
+PARTS_MAX = 100
+"""Limit of the parts of an entity, and of its changes."""
+COMPONENTS_MAX = 4
+"""Components of a filter that are read. There are three kinds of entities, so one more is wrong already."""
 
 
 async def describe_client_quotas(context: ApiContext, request: Request) -> None:
@@ -27,7 +31,7 @@ async def describe_client_quotas(context: ApiContext, request: Request) -> None:
     answer: dict[str, Any] = {"throttle_time": 0, "error_code": 0, "error_message": "", "entries": None}
     components = [
         Component(row.entity_type, row.match_type, row.match if row.match_type == EXACT else None)
-        for row in body.components
+        for row in body.components[:COMPONENTS_MAX]
     ]
     try:
         if not rights.on_cluster(context, request, Operation.DESCRIBE_CONFIGS):
@@ -54,32 +58,37 @@ async def describe_client_quotas(context: ApiContext, request: Request) -> None:
 
 async def alter_client_quotas(context: ApiContext, request: Request) -> None:
     body = await _body(context, request)
-    alterations = [
-        Alteration(
-            {part.entity_type: part.entity_name for part in row.entity},
-            [(op.key, None if op.remove else op.value) for op in row.ops],
-        )
-        for row in body.entries
-    ]
     refusal: KafkaError | None = None
     if not rights.on_cluster(context, request, Operation.ALTER_CONFIGS):
         refusal = KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, NOT_ALLOWED)
-    elif len(alterations) > CHANGES_MAX:
+    elif len(body.entries) > CHANGES_MAX:
         refusal = KafkaError(ErrorCode.INVALID_REQUEST, f"more than {CHANGES_MAX} entities in one request")
+    elif any(max(len(row.entity), len(row.ops)) > PARTS_MAX for row in body.entries):
+        refusal = KafkaError(ErrorCode.INVALID_REQUEST, f"more than {PARTS_MAX} parts or changes of one entity")
     if refusal is not None:
-        results: list[KafkaError | None] = [refusal] * len(alterations)
+        results: list[KafkaError | None] = [refusal] * len(body.entries)
     else:
         await waiting.for_zookeeper(context)
-        results = await context.quota_admin.alter(alterations, validate_only=body.validate_only)
+        results = await context.quota_admin.alter(map(_alteration, body.entries), validate_only=body.validate_only)
     entries = (
         {
             "error_code": int(error.code) if error is not None else 0,
             "error_message": error.message or None if error is not None else None,
-            "entity": [{"entity_type": kind, "entity_name": name} for kind, name in alteration.entity.items()],
+            "entity": (
+                {"entity_type": kind, "entity_name": name}
+                for kind, name in {part.entity_type: part.entity_name for part in row.entity}.items()
+            ),
         }
-        for alteration, error in zip(alterations, results, strict=True)
+        for row, error in zip(body.entries, results, strict=True)
     )
     await _respond(context, request, {"throttle_time": 0, "entries": entries})
+
+
+def _alteration(row: Any) -> Alteration:
+    return Alteration(
+        {part.entity_type: part.entity_name for part in row.entity},
+        [(op.key, None if op.remove else op.value) for op in row.ops],
+    )
 
 
 async def _body(context: ApiContext, request: Request) -> Any:
