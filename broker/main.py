@@ -404,6 +404,7 @@ class Broker:
             logs=self._log_manager,
             groups=self._groups.groups,
             transactions=self._transactions,
+            quotas=self._quotas,
             controller=self._controller,
             partitions_max=self._config.metrics_max_partitions,
         )

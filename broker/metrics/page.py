@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from broker.groups.held_groups import HeldGroups
 from broker.metrics.controller import MeasuredController, cluster_section, controller_section
 from broker.metrics.groups import group_section
+from broker.metrics.quotas import quota_section
 from broker.metrics.replication import fetcher_section, purgatory_section, replica_section, topic_section
 from broker.metrics.requests import network_section, request_section
 from broker.metrics.server import BrokerState, SessionStats, disk_section, session_section, state_section
@@ -16,6 +17,7 @@ from broker.network.acceptor import Acceptor
 from broker.network.request_channel import RequestChannel
 from broker.network.request_metrics import RequestMetrics
 from broker.process.exposition import Section
+from broker.quotas.client_quotas import Quotas
 from broker.replication.replica_manager import ReplicaManager
 from broker.storage.log_manager import LogManager
 from broker.transactions.coordinator import TransactionCoordinator
@@ -34,6 +36,7 @@ class Measured:
     logs: LogManager
     groups: HeldGroups
     transactions: TransactionCoordinator
+    quotas: Quotas
     controller: MeasuredController
     partitions_max: int
     """`metrics.max.partitions`."""
@@ -52,6 +55,7 @@ def sections(of: Measured) -> list[Section]:
         lambda: controller_section(of.controller),
         lambda: group_section(of.groups),
         lambda: transaction_section(of.transactions),
+        lambda: quota_section(of.quotas),
         lambda: session_section(of.session),
         lambda: disk_section(of.logs),
     ]

@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 METERS_MAX: Final = 10_000
 """Limit of the clients of one quota whose use is measured. Above it, those are forgotten that were silent for longest."""
+METERS_SHOWN_MAX: Final = 1_000
+"""Limit of the clients of one quota that have metrics."""
 CLIENTS: Final = "clients"
 USERS: Final = "users"
 SHOWN_MAX: Final = 200
@@ -40,13 +42,14 @@ Measure = TypeVar("Measure", SampledRate, TokenBucket)
 class Meter(Generic[Measure]):
     """What the clients that share a quota use. `bound` is the quota, each second."""
 
-    __slots__ = ("bound", "measure", "throttled")
+    __slots__ = ("bound", "measure", "throttle_ms", "throttled_at")
 
     def __init__(self, measure: Measure) -> None:
         self.measure: Measure = measure
         self.bound = 0.0
-        self.throttled = 0
-        """How often a client had to wait."""
+        self.throttle_ms = 0
+        """The last throttle time."""
+        self.throttled_at = 0
 
 
 class Meters(Generic[Measure]):
@@ -56,6 +59,8 @@ class Meters(Generic[Measure]):
         self.limits = Limits()
         self.window = window
         self.is_on = False
+        self.throttled = 0
+        """How often a client had to wait, since the start."""
         self._measure: Callable[[Window], Measure] = measure
         self._meters: dict[Entity, Meter[Measure]] = {}
         self._of_clients: dict[tuple[str, str | None], Meter[Measure] | None] = {}
@@ -107,9 +112,14 @@ class Meters(Generic[Measure]):
             del self._meters[entity]
         self._of_clients.clear()
 
-    def throttled(self) -> int:
-        """How often any of the clients had to wait."""
-        return sum(meter.throttled for meter in self._meters.values())
+    def has_to_wait(self, meter: Meter[Measure], throttle_ms: int, now: int) -> None:
+        """Notes a throttle time."""
+        self.throttled += 1
+        meter.throttle_ms, meter.throttled_at = throttle_ms, now
+
+    def measured(self) -> list[tuple[Entity, Meter[Measure]]]:
+        """Who shares a quota, and what they use, of at most METERS_SHOWN_MAX. Another thread may ask."""
+        return list(self._meters.items())[:METERS_SHOWN_MAX]
 
 
 class Rates(Meters[SampledRate]):
@@ -129,7 +139,8 @@ class Rates(Meters[SampledRate]):
         if not wait_ms:
             return 0
         throttle_ms = throttle_time(wait_ms, self._limit_ms)
-        meter.throttled += throttle_ms > 0
+        if throttle_ms:
+            self.has_to_wait(meter, throttle_ms, now)
         return throttle_ms
 
     def add(self, user: str, client_id: str | None, value: float, now: int) -> None:
@@ -178,7 +189,7 @@ class MutationQuota:
         wait_ms = throttle_time(meter.measure.wait_ms(meter.bound, now))
         if wait_ms or self._is_strict:
             self._wait_ms, self._waits_since = wait_ms, now
-            meter.throttled += 1
+            self._quotas.mutations.has_to_wait(meter, wait_ms, now)
 
 
 class Quotas:

@@ -67,8 +67,10 @@ class SampledRate:
         self._total = sum(sample.value for sample in samples) if is_full else self._total + value
 
     def rate(self, now: int) -> float:
-        """In each second."""
-        return self._measured(now)[0]
+        """In each second. It changes nothing, so that another thread may ask."""
+        samples = [sample for sample in list(self._samples) if now - sample.last < self._window.age_ms]
+        elapsed = self._elapsed(samples[0].began if samples else now, now)
+        return sum(sample.value for sample in samples) / (elapsed / 1000)
 
     def wait_ms(self, bound: float, now: int) -> float:
         """How long it takes until the rate is within the bound, if nothing is added; 0: it is now. Infinite for the bound 0.
@@ -87,12 +89,15 @@ class SampledRate:
             while samples and now - samples[0].last >= window.age_ms:
                 samples.popleft()
             self._total = sum(sample.value for sample in samples)
-        elapsed = now - samples[0].began if samples else 0
-        full = elapsed // window.size_ms
-        if full < window.samples - 1:
-            elapsed += (window.samples - 1 - full) * window.size_ms
-        elapsed = max(elapsed, 1)
+        elapsed = self._elapsed(samples[0].began if samples else now, now)
         return self._total / (elapsed / 1000), elapsed
+
+    def _elapsed(self, since: int, now: int) -> int:
+        """Milliseconds since then, and of the samples that the window would have besides."""
+        window = self._window
+        elapsed = now - since
+        missing = window.samples - 1 - elapsed // window.size_ms
+        return max(elapsed + max(missing, 0) * window.size_ms, 1)
 
 
 class TokenBucket:
@@ -112,11 +117,14 @@ class TokenBucket:
 
     def tokens(self, rate: float, now: int) -> float:
         """Those that there are; negative: those that are owed."""
-        burst = self._burst(rate)
-        before = burst if self._tokens is None else self._tokens + rate * (now - self._last) / 1000
-        self._tokens = tokens = min(burst, before)
+        self._tokens = tokens = self.left(rate, now)
         self._last = now
         return tokens
+
+    def left(self, rate: float, now: int) -> float:
+        """As `tokens`. It changes nothing, so that another thread may ask."""
+        burst = self._burst(rate)
+        return burst if self._tokens is None else min(burst, self._tokens + rate * (now - self._last) / 1000)
 
     def take(self, rate: float, count: float, now: int) -> None:
         """Takes so many, also more than there are."""

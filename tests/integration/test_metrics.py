@@ -9,6 +9,8 @@ import yaml
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 
+from broker.quotas.quota_configs import OF_CLIENTS
+from protocol.kafka.api_keys import ApiKey
 from tests.conftest import ClusterFactory
 from tests.support.background_load import under_load
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
@@ -23,7 +25,9 @@ from tests.support.metrics_page import (
     selected,
     total,
 )
+from tests.support.quotas import CLIENT_ID, Side
 from tests.support.topics import TIMEOUT_S, fill, new_topic
+from tools.admin.bootstrap import addresses_of
 from tools.cluster.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.integration
@@ -193,9 +197,19 @@ def has_series_of(found: Iterable[Page], topic: str) -> bool:
 
 @pytest.fixture
 def served(cluster: LocalCluster, topic: str) -> list[Page]:
-    """The pages after records were written, and read by a group whose coordinator has not restarted since."""
+    """The pages after records were written, and read by a group whose coordinator has not restarted since, also by a client with quotas."""
     read(cluster, topic, "later-readers", 1)
+    use_quotas(Side(addresses_of(cluster.bootstrap_servers)[0][1]), topic)
     return list(pages(cluster).values())
+
+
+def use_quotas(side: Side, topic: str) -> None:
+    """A client that has all quotas, and uses them."""
+    side.set({CLIENT_ID: "measured"}, **dict.fromkeys(OF_CLIENTS, 1e6))
+    side.fetch(topic, "measured", 1, 1000)
+    produced = {"acks": 1, "timeout": 1000, "topic_data": (), "transactional_id": None}
+    side.call(ApiKey.PRODUCE, 9, produced, "measured")
+    side.call(ApiKey.DELETE_TOPICS, 4, {"topic_names": (), "timeout": 1000}, "measured")
 
 
 def test_the_page_lists_what_is_served(served: list[Page]) -> None:
