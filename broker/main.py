@@ -104,6 +104,7 @@ from protocol.network_client import NetworkClient
 from protocol.rpc.client import RESPONSE_BYTES_MAX, ControlClient
 from protocol.topic_names import INTERNAL_TOPICS
 from protocol.types import USER, BrokerInfo, Endpoint, Principal, TopicPartition
+from protocol.zk.protection import ZooKeeperLogin
 from protocol.zk.session import SessionState, ZkError, ZooKeeperUnavailable
 from protocol.zk.znodes import BrokerIdZNode, PartitionStateZNode
 
@@ -169,7 +170,12 @@ class Broker:
         self._state = BrokerState.STARTING
         if config.metrics_listener:
             metrics_listener(config.metrics_listener)
-        self._zk = machine.open_zookeeper(config.zookeeper_connect, config.zookeeper_session_timeout_ms)
+        self._zk = machine.open_zookeeper(
+            config.zookeeper_connect,
+            config.zookeeper_session_timeout_ms,
+            _zookeeper_login(config),
+            config.zookeeper_set_acl,
+        )
         self._network = self._open_control_client()
         shares = descriptors.shares_of(machine.descriptor_limit())
         self._filesystem = filesystem = machine.filesystem
@@ -820,6 +826,11 @@ class Broker:
         for topic, overrides in topics.items():
             if overrides.get(UNCLEAN_KEY, "").lower() == "true":
                 self._controller.unclean_elections_allowed(topic)
+
+
+def _zookeeper_login(config: BrokerConfig) -> ZooKeeperLogin | None:
+    user = config.zookeeper_digest_user
+    return ZooKeeperLogin(user, config.zookeeper_digest_password) if user else None
 
 
 def _producer_expiration(config: BrokerConfig) -> ProducerExpiration:

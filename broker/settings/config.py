@@ -203,6 +203,13 @@ class BrokerConfig:
     broker_id: int = setting(-1, minimum=-1, maximum=INT_MAX, doc="id of this broker, unique in the cluster")
     broker_rack: str = setting("", doc="rack of this broker")
     zookeeper_connect: str = setting("", doc="host:port[,host:port...][/chroot]")
+    zookeeper_digest_user: str = setting(
+        "", doc="as whom this broker logs in at ZooKeeper, by digest; empty: as nobody"
+    )
+    zookeeper_digest_password: str = setting("", is_secret=True, doc="the password of zookeeper.digest.user")
+    zookeeper_set_acl: bool = setting(
+        False, doc="whether only zookeeper.digest.user may change new nodes, and read those with secrets"
+    )
     zookeeper_session_timeout_ms: int = setting(18000, minimum=100, maximum=INT_MAX)
     zookeeper_connection_timeout_ms: int = setting(18000, minimum=100, maximum=INT_MAX)
     listeners: str = setting("PLAINTEXT://:9092", doc="NAME://host:port[,NAME://host:port...]")

@@ -231,6 +231,14 @@ def _check_together(config: BrokerConfig) -> None:
         raise ConfigError("broker.id is not set: give every broker a different number of at least 0")
     if not config.zookeeper_connect:
         raise ConfigError("zookeeper.connect is not set: expected host:port[,host:port...][/chroot]")
+    if ":" in config.zookeeper_digest_user or bool(config.zookeeper_digest_user) != bool(
+        config.zookeeper_digest_password
+    ):
+        raise ConfigError(
+            "zookeeper.digest.user and zookeeper.digest.password belong together, and the user has no colon"
+        )
+    if config.zookeeper_set_acl and not config.zookeeper_digest_user:
+        raise ConfigError("zookeeper.set.acl=true: set zookeeper.digest.user and zookeeper.digest.password, too")
     if not config.log_directories:
         raise ConfigError(
             "log.dirs is not set: name the directories for this broker's data, for example log.dirs=/var/lib/ottla "

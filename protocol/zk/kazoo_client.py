@@ -47,6 +47,7 @@ from kazoo.protocol.serialization import (
 from kazoo.retry import KazooRetry
 
 from protocol.zk.operations import WatchCallback, WatchEvent, WatchKind
+from protocol.zk.protection import ZooKeeperLogin
 
 log = logging.getLogger(__name__)
 
@@ -449,7 +450,15 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
 class Client(KazooClient):  # type: ignore[misc]
     """A kazoo client. `submit` makes a request. Answers and state changes (to `observer`) go through `mailbox`."""
 
-    def __init__(self, hosts: str, session_timeout_ms: int, mailbox: Mailbox, observer: SessionObserver) -> None:
+    def __init__(
+        self,
+        hosts: str,
+        session_timeout_ms: int,
+        mailbox: Mailbox,
+        observer: SessionObserver,
+        login: ZooKeeperLogin | None = None,
+    ) -> None:
+        """`login`: as whom each connection logs in, before its first request."""
         logger = logging.getLogger(f"{__name__}.kazoo")
         logger.setLevel(logging.ERROR)  # kazoo would warn of every attempt to connect; the session logs it once
         retry = KazooRetry(
@@ -461,6 +470,7 @@ class Client(KazooClient):  # type: ignore[misc]
             handler=LoopHandler(mailbox),
             connection_retry=retry,
             logger=logger,
+            auth_data={("digest", f"{login.user}:{login.password}")} if login is not None else None,
         )
         self._mailbox = mailbox
         self._observer = observer

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from protocol.zk.operations import CheckOp, CreateOp, DeleteOp, Op, OpResult, SetOp, Stat
+from protocol.zk.protection import ENCODED, Protection, protection_of
 
 MULTI = 14
 MULTI_READ = 22
@@ -44,8 +45,6 @@ _SET_HEADER = _HEADER.pack(_SET_DATA, False, -1)
 _CREATE_HEADER = _HEADER.pack(_CREATE, False, -1)
 _DELETE_HEADER = _HEADER.pack(_DELETE, False, -1)
 _CHECK_HEADER = _HEADER.pack(_CHECK, False, -1)
-_OPEN_ACL = b"".join((_INT.pack(1), _INT.pack(31), _INT.pack(5), b"world", _INT.pack(6), b"anyone"))
-"""All rights for everyone."""
 
 
 class Refused(NamedTuple):
@@ -113,9 +112,10 @@ def _read_results(message: bytes, at: int, count: int) -> list[tuple[int, int]]:
     return results
 
 
-def encode_multi(operations: Sequence[Op], chroot: str) -> bytes:
-    """A multi of these operations. Their paths are below `chroot`."""
+def encode_multi(operations: Sequence[Op], chroot: str, *, protects: bool = False) -> bytes:
+    """A multi of these operations. Their paths are below `chroot`. `protects`: new nodes are protected (`protection.py`)."""
     pack = _INT.pack
+    acl = ENCODED[Protection.NONE]
     parts: list[bytes] = []
     for operation in operations:
         text = (chroot + operation.path).encode()
@@ -125,8 +125,10 @@ def encode_multi(operations: Sequence[Op], chroot: str) -> bytes:
             parts += (_SET_HEADER, length, text, pack(len(data)), data, pack(version))
         elif isinstance(operation, CreateOp):
             data = operation.data
+            if protects:
+                acl = ENCODED[protection_of(operation.path)]
             flags = pack(EPHEMERAL_FLAG if operation.ephemeral else 0)
-            parts += (_CREATE_HEADER, length, text, pack(len(data)), data, _OPEN_ACL, flags)
+            parts += (_CREATE_HEADER, length, text, pack(len(data)), data, acl, flags)
         elif isinstance(operation, DeleteOp):
             parts += (_DELETE_HEADER, length, text, pack(operation.version))
         else:

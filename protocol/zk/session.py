@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 
 from kazoo import exceptions as kazoo_errors
 from kazoo.protocol.serialization import Create2, Delete, Exists, GetChildren, GetData, SetData, Sync
-from kazoo.security import OPEN_ACL_UNSAFE
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
 from protocol.zk import many_operations
 from protocol.zk.kazoo_client import (
@@ -68,6 +68,7 @@ from protocol.zk.operations import (
     ZkError,
     ZooKeeperUnavailable,
 )
+from protocol.zk.protection import Protection, ZooKeeperLogin, protection_of
 
 __all__ = [
     "BadVersion",
@@ -124,6 +125,13 @@ ERRORS: dict[type[Exception], type[ZkError]] = {
 }
 """Other errors become a plain ZkError. SessionMovedError means that this connection can no longer be used."""
 
+ACLS: dict[Protection, Any] = {
+    Protection.NONE: OPEN_ACL_UNSAFE,
+    Protection.READABLE: [*CREATOR_ALL_ACL, *READ_ACL_UNSAFE],
+    Protection.SECRET: CREATOR_ALL_ACL,
+}
+"""As kazoo has them."""
+
 NOT_THE_CAUSE = (kazoo_errors.RolledBackError.code, kazoo_errors.RuntimeInconsistency.code)
 """ZooKeeper's answers to the operations of a failed multi before and after the one that failed."""
 
@@ -143,8 +151,21 @@ class ZooKeeperSession:
     `hosts` is `host:port[,host:port...][/chroot]`. A missing chroot is created, and all paths are below it.
     """
 
-    def __init__(self, hosts: str, *, session_timeout_ms: int, open_client: OpenClient = Client) -> None:
-        """`open_client` makes the connection's object, which is not started yet. Raises ValueError for hosts that it cannot read."""
+    def __init__(
+        self,
+        hosts: str,
+        *,
+        session_timeout_ms: int,
+        open_client: OpenClient = Client,
+        login: ZooKeeperLogin | None = None,
+        protects: bool = False,
+    ) -> None:
+        """`open_client` makes the connection's object, which is not started yet. Raises ValueError for hosts that it cannot read.
+
+        `login`: as whom every connection logs in; None: as nobody. `protects`: new nodes are this user's (`protection.py`).
+        """
+        self._login = login
+        self._protects = protects
         self._hosts = hosts
         addresses, slash, chroot = hosts.partition("/")
         self._addresses = addresses
@@ -238,7 +259,10 @@ class ZooKeeperSession:
         """Opens a session within `timeout_s` and creates the chroot. Call it once. Raises ZooKeeperUnavailable."""
         mailbox = Mailbox(asyncio.get_running_loop())
         try:
-            client = self._open_client(self._addresses, self._requested_timeout_ms, mailbox, self)
+            open_client = self._open_client
+            if self._login is not None:
+                open_client = partial(Client, login=self._login)
+            client = open_client(self._addresses, self._requested_timeout_ms, mailbox, self)
         except ValueError:
             raise ZooKeeperUnavailable(f"{self._hosts!r} is not host:port[,host:port...][/chroot]") from None
         self._client, self._mailbox = client, mailbox
@@ -310,7 +334,7 @@ class ZooKeeperSession:
         `data` None means no data. Kafka distinguishes it from empty data; `get` does not.
         """
         flags = EPHEMERAL_FLAG * ephemeral | SEQUENCE_FLAG * sequence
-        request = Create2(self._full(path), data, OPEN_ACL_UNSAFE, flags)
+        request = Create2(self._full(path), data, self._acl_of(path), flags)
         try:
             created, stat = await self._request(path, request)
         except NoNode:
@@ -390,7 +414,7 @@ class ZooKeeperSession:
             return []
         for operation in operations:
             _check_path(operation.path)
-        body = many_operations.encode_multi(operations, self._chroot)
+        body = many_operations.encode_multi(operations, self._chroot, protects=self._protects)
         count = len(operations)
         answers: list[Any] = await self._request(
             "a multi",
@@ -507,7 +531,11 @@ class ZooKeeperSession:
         for count in range(1, len(names) + 1):
             path = "/" + "/".join(names[:count])
             with contextlib.suppress(NodeExists):
-                await self._request(path, Create2(path, b"", OPEN_ACL_UNSAFE, 0))
+                await self._request(path, Create2(path, b"", self._acl_of("/"), 0))
+
+    def _acl_of(self, path: str) -> Any:
+        """kazoo's ACL of a new node with this path, without the chroot."""
+        return ACLS[protection_of(path) if self._protects else Protection.NONE]
 
     def _full(self, path: str) -> str:
         _check_path(path)
@@ -559,6 +587,8 @@ def _watcher(path: str, callback: WatchCallback | None) -> Watcher | None:
 def _translated(error: Exception, path: str) -> ZkError:
     """The ZkError for an error of kazoo."""
     kind = ERRORS.get(type(error))
+    if isinstance(error, kazoo_errors.NoAuthError):
+        return ZkError(f"{path}: ZooKeeper allows this to another user only; see zookeeper.digest.user")
     if kind is None:
         return ZkError(f"{path}: {type(error).__name__} {error}".rstrip())
     return kind(f"{path}: {kind.__name__}")

@@ -56,6 +56,8 @@ OWN = OF_THE_AUTHORIZER | {
     "recorder.max.bytes",
     "recorder.topics",
     "queued.max.response.bytes",
+    "zookeeper.digest.password",
+    "zookeeper.digest.user",
     "socket.frame.timeout.ms",
     "socket.response.timeout.ms",
     "transaction.memory.max.bytes",

@@ -204,7 +204,7 @@ class BrokerNode:
             **self._settings,
         }
 
-    def _open_zookeeper(self, hosts: str, timeout_ms: int) -> ZooKeeperSession:
+    def _open_zookeeper(self, hosts: str, timeout_ms: int, *_: object) -> ZooKeeperSession:
         assert self.loop is not None
         self.session = SimulatedSession(self._zookeeper, self.loop, hosts, timeout_ms)
         return self.session

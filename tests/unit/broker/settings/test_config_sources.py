@@ -207,3 +207,12 @@ def test_values_have_a_maximum_length() -> None:
     assert parsed is not throttled_replicas(replicas)
     with pytest.raises(ConfigError, match=f"the limit is {VALUE_LENGTH_MAX}"):
         parse_value(TopicConfig, "leader.replication.throttled.replicas", "x" * (VALUE_LENGTH_MAX + 1))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["zookeeper.set.acl=true", "zookeeper.digest.user=a", "zookeeper.digest.user=a:b\nzookeeper.digest.password=x"],
+)
+def test_logins_at_zookeeper_that_cannot_be_used(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"zookeeper\.digest\.user and zookeeper\.digest\.password"):
+        load(f"\n{text}")

@@ -22,7 +22,7 @@ from kazoo.protocol.serialization import (
     write_buffer,
     write_string,
 )
-from kazoo.security import OPEN_ACL_UNSAFE
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
 from protocol.zk import many_operations
 from protocol.zk.kazoo_client import MultiRead
@@ -63,6 +63,20 @@ def kazoo_operation(op: Op) -> Any:
 def test_a_multi_is_encoded_as_kazoo_does(operations: list[Op]) -> None:
     expected = Transaction([kazoo_operation(op) for op in operations]).serialize()
     assert many_operations.encode_multi(operations, CHROOT) == bytes(expected)
+
+
+@pytest.mark.parametrize(
+    ("path", "acl"),
+    [
+        ("/brokers/topics/t", [*CREATOR_ALL_ACL, *READ_ACL_UNSAFE]),
+        ("/config/users/alice", CREATOR_ALL_ACL),
+        ("/delegation_token/tokens/x", CREATOR_ALL_ACL),
+        ("/consumers", OPEN_ACL_UNSAFE),
+    ],
+)
+def test_protected_nodes(path: str, acl: Any) -> None:
+    expected = Transaction([Create(CHROOT + path, b"x", acl, 0)]).serialize()
+    assert many_operations.encode_multi([CreateOp(path, b"x")], CHROOT, protects=True) == bytes(expected)
 
 
 @given(st.lists(PATHS, max_size=5))
