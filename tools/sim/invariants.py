@@ -77,6 +77,9 @@ class Invariants:
         """Members of ISRs whose disks were replaced. They may not lead, and leave the ISR when they notice."""
         self._had: set[tuple[TopicPartition, int]] = set()
         """They, until they join again: what is acknowledged late was on the old disk when it was committed."""
+        self._let_go: dict[tuple[TopicPartition, int], Sequence[bytes]] = {}
+        """What replicas had when they left the ISR, until they join again. A move that a person changes deletes them at once, and what is
+        acknowledged late was there when it was committed."""
         self._replaced: dict[int, int] = {}
         """Broker -> the last of its lives before its disk was replaced."""
 
@@ -123,6 +126,10 @@ class Invariants:
         had_emptied = any((tp, broker) in self._emptied for broker in self._nodes)
         self._emptied -= {(tp, broker) for broker in self._nodes if broker not in new.isr}
         if old is not None:
+            for broker in set(old.isr) - set(new.isr):
+                self._let_go[tp, broker] = [bytes(segment) for segment in segments_on(self._nodes[broker].disk, tp)]
+            for broker in new.isr:
+                self._let_go.pop((tp, broker), None)
             self._had -= {(tp, broker) for broker in new.isr if broker not in old.isr}
             self._emptied |= {(tp, broker) for broker in new.isr if broker not in old.isr and self._is_away(broker)}
         broken = partial(_tell, self._broken, tp, old, new)
@@ -204,7 +211,12 @@ class Invariants:
             return
         what = f"batch {_words(key)} of {tp} was acknowledged"
         having = self._check_replicas(tp, state, batch, f"INV-1: {what}")
-        if len(having) < self._min_insync:
+        let_go = [
+            broker
+            for broker in self._nodes
+            if broker not in having and _epoch_of(batch[OWN_BYTES], self._let_go.get((tp, broker), ())) is not None
+        ]
+        if len(having) + len(let_go) < self._min_insync:
             self._broken(f"INV-17: {what}, and only brokers {having} have it: min.insync.replicas={self._min_insync}")
         self._look_at_leader(tp, state)
         self._look_at_metadata(tp)
@@ -397,7 +409,7 @@ def _tell(
     broken(f"{rule}: {what} of {tp}: {old} became {new}")
 
 
-def _epoch_of(own_bytes: bytes, segments: Sequence[bytearray]) -> int | None:
+def _epoch_of(own_bytes: bytes, segments: Sequence[bytes | bytearray]) -> int | None:
     """In which leader epoch the batch was appended; None if it is not there. Looks from the end on: nearly always it is there."""
     for segment in reversed(segments):
         found = segment.rfind(own_bytes)
