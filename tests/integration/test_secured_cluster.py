@@ -191,6 +191,7 @@ def test_random_faults_lose_nothing(count: int, capsys: pytest.CaptureFixture[st
     assert done.exit_code == 0, done.output
 
 
+@pytest.mark.thorough
 def test_a_start_that_waits_says_which_broker_complains(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The controller cannot log in at broker 2, which has another password for brokers."""
     from tools.cluster import local_cluster

@@ -236,6 +236,10 @@ class LocalCluster:
                 f"{self.directory} cannot be a run directory, because log.dirs cannot name a path with {unnameable.group()!r}: "
                 "choose another --dir"
             )
+        if secure and self._files.secured.client_properties.exists():
+            raise ClusterError(
+                f"{self._files.secured.client_properties} is there already, and --secure would replace it: move it away"
+            )
         if brokers < 1:
             raise ClusterError(f"a cluster has at least one broker, not {brokers}")
         for key in NOT_FOR_ALL_BROKERS:

@@ -131,6 +131,14 @@ def test_what_is_refused(cluster: LocalCluster, tmp_path: Path) -> None:
     assert "is not secured" in ottla(f"cluster certificate 1 --dir {plain.directory}").output
 
 
+def test_a_file_of_somebody_else_is_kept(tmp_path: Path) -> None:
+    """RUN-2."""
+    (tmp_path / "client.properties").write_text("mine")
+    with pytest.raises(ClusterError, match=r"client\.properties is there already"):
+        LocalCluster(tmp_path).create(brokers=1, zookeeper="127.0.0.1:1", secure=True)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("client.properties", "mine")]
+
+
 def test_a_certificate_of_a_broker_that_is_stopped(cluster: LocalCluster) -> None:
     file = cluster.directory / "security" / "broker-1.pem"
     before = file.read_text()
