@@ -177,8 +177,8 @@ def check_filter(components: Sequence[Component]) -> None:
     """Raises KafkaError, by Kafka's checks in its order."""
     texts = {USER: "user", CLIENT_ID: "client", IP: "ip"}
     kinds: set[str] = set()
-    for kind, match_type, _ in components:
-        if match_type not in (EXACT, OF_DEFAULT, ANY):
+    for kind, match_type, match in components:
+        if match_type not in (EXACT, OF_DEFAULT, ANY) or (match_type == EXACT and match is None):
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "")
         if kind == "":
             raise _invalid("Unexpected empty filter component entity type")

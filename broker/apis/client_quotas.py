@@ -5,6 +5,7 @@ Every broker serves both. An entity is given by the names of its kinds, `user`, 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from broker.admin.quota_admin import EXACT, Alteration, Component
@@ -65,30 +66,32 @@ async def alter_client_quotas(context: ApiContext, request: Request) -> None:
         refusal = KafkaError(ErrorCode.INVALID_REQUEST, f"more than {CHANGES_MAX} entities in one request")
     elif any(max(len(row.entity), len(row.ops)) > PARTS_MAX for row in body.entries):
         refusal = KafkaError(ErrorCode.INVALID_REQUEST, f"more than {PARTS_MAX} parts or changes of one entity")
+    answered: Iterable[tuple[Mapping[str, str | None], KafkaError | None]]
     if refusal is not None:
-        results: list[KafkaError | None] = [refusal] * len(body.entries)
+        answered = ((_names(row), refusal) for row in body.entries)
     else:
         await waiting.for_zookeeper(context)
         results = await context.quota_admin.alter(map(_alteration, body.entries), validate_only=body.validate_only)
+        # An entity that is named twice is answered once, for its last change.
+        last = {frozenset(_names(row).items()): error for row, error in zip(body.entries, results, strict=True)}
+        answered = ((dict(names), error) for names, error in last.items())
     entries = (
         {
             "error_code": int(error.code) if error is not None else 0,
             "error_message": error.message or None if error is not None else None,
-            "entity": (
-                {"entity_type": kind, "entity_name": name}
-                for kind, name in {part.entity_type: part.entity_name for part in row.entity}.items()
-            ),
+            "entity": [{"entity_type": kind, "entity_name": name} for kind, name in sorted(names.items())],
         }
-        for row, error in zip(body.entries, results, strict=True)
+        for names, error in answered
     )
     await _respond(context, request, {"throttle_time": 0, "entries": entries})
 
 
+def _names(row: Any) -> dict[str, str | None]:
+    return {part.entity_type: part.entity_name for part in row.entity}
+
+
 def _alteration(row: Any) -> Alteration:
-    return Alteration(
-        {part.entity_type: part.entity_name for part in row.entity},
-        [(op.key, None if op.remove else op.value) for op in row.ops],
-    )
+    return Alteration(_names(row), [(op.key, None if op.remove else op.value) for op in row.ops])
 
 
 async def _body(context: ApiContext, request: Request) -> Any:

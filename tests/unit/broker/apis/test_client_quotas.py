@@ -79,3 +79,14 @@ async def test_a_filter_of_very_many_components() -> None:
     components = [{"entity_type": "user", "match_type": 2, "match": None}] * 50_000
     answer = await world().call(ApiKey.DESCRIBE_CLIENT_QUOTAS, 1, {"components": components, "strict": False})
     assert answer.error_message == "Duplicate user filter component entity type"
+
+
+async def test_an_entity_that_is_named_twice_is_answered_once() -> None:
+    here = world()
+    assert await alter(here, entry(), entry(user="b"), entry()) == [(0, None), (0, None)]
+
+
+async def test_the_name_of_an_exact_match_is_missing() -> None:
+    components = [{"entity_type": "user", "match_type": 0, "match": None}]
+    answer = await world().call(ApiKey.DESCRIBE_CLIENT_QUOTAS, 1, {"components": components, "strict": False})
+    assert (answer.error_code, answer.error_message) == (ErrorCode.UNKNOWN_SERVER_ERROR, None)
