@@ -19,9 +19,9 @@ from broker.recording.record_keys import Keys, keys_at_once, keys_of_all
 from broker.recording.recording import NO_KEYS, Recording
 from broker.requests import rights, throttling
 from broker.requests.context import ApiContext
-from broker.requests.steps import respond_later
+from broker.requests.steps import StepsTo, at_once, finished, respond_later
 from broker.storage.disk.disk_threads import UNPACKING, UNPACKING_PLACES
-from protocol.acls import Operation
+from protocol.acls import Operation, ResourceType
 from protocol.errors import ErrorCode
 from protocol.kafka import produce_codec
 from protocol.kafka.compression import ZSTD
@@ -113,8 +113,38 @@ def _append_accepted(context: ApiContext, request: Request, body: ProduceRequest
         for topic, partitions in body.topics
         for partition, records in partitions
     ]
-    if context.authorizer is not None and (denied := _denied(context, request, body)) is not None:
+    if context.authorizer is None:
+        return _append_permitted(context, request, body, entries)
+    if len(body.topics) > rights.NAMES_IN_A_STEP:
+        return _check_and_append(context, request, body, entries)
+    return _append_checked(context, request, body, entries, at_once(_denied(context, request, body)))
+
+
+async def _check_and_append(
+    context: ApiContext, request: Request, body: ProduceRequest, entries: Sequence[tuple[TopicPartition, memoryview]]
+) -> None:
+    """Of a request that names many topics. Raises Unwanted."""
+    denied = await finished(context, request, _denied(context, request, body))
+    waiting = _append_checked(context, request, body, entries, denied)
+    if waiting is not None:
+        await waiting
+
+
+def _append_checked(
+    context: ApiContext,
+    request: Request,
+    body: ProduceRequest,
+    entries: Sequence[tuple[TopicPartition, memoryview]],
+    denied: Mapping[str, ErrorCode],
+) -> Coroutine[Any, Any, None] | None:
+    if denied:
         return _append_allowed(context, request, body, entries, denied)
+    return _append_permitted(context, request, body, entries)
+
+
+def _append_permitted(
+    context: ApiContext, request: Request, body: ProduceRequest, entries: Sequence[tuple[TopicPartition, memoryview]]
+) -> Coroutine[Any, Any, None] | None:
     recording = context.recorder.recording
     if recording is None:
         return _append_entries(context, request, body, entries)
@@ -126,14 +156,15 @@ def _append_accepted(context: ApiContext, request: Request, body: ProduceRequest
     return _append_entries(context, request, body, entries, recording, keys)
 
 
-def _denied(context: ApiContext, request: Request, body: ProduceRequest) -> Mapping[str, ErrorCode] | None:
-    """The topics to which the client may not write, with their error; None: it may write to all."""
+def _denied(context: ApiContext, request: Request, body: ProduceRequest) -> StepsTo[Mapping[str, ErrorCode]]:
+    """The topics to which the client may not write, with their error."""
+    topics = [topic for topic, _ in body.topics]
     if body.transactional_id is not None and not rights.on_transactional_id(
         context, request, Operation.WRITE, body.transactional_id
     ):
-        return dict.fromkeys((topic for topic, _ in body.topics), ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    denied = [topic for topic, _ in body.topics if not rights.on_topic(context, request, Operation.WRITE, topic)]
-    return dict.fromkeys(denied, ErrorCode.TOPIC_AUTHORIZATION_FAILED) if denied else None
+        return dict.fromkeys(topics, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    denied = yield from rights.denied(context, request, Operation.WRITE, ResourceType.TOPIC, topics)
+    return dict.fromkeys(denied, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 
 def _append_allowed(

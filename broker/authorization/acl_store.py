@@ -44,6 +44,9 @@ from protocol.zk.session import (
 
 log = logging.getLogger(__name__)
 
+DECODED_AT_ONCE: Final = 16 * 1024
+ENCODED_AT_ONCE: Final = 200
+"""Bytes, and ACLs, of one pattern for which no thread is needed."""
 PATTERNS_IN_A_TURN: Final = 100
 """Nodes that are decoded in one turn of the loop."""
 ATTEMPTS_MAX: Final = 10
@@ -115,7 +118,7 @@ class AclStore:
                 try:
                     if isinstance(node, ZkError):
                         raise ValueError(node)
-                    index.put(pattern, acl_znodes.decode(node[0]) if node is not None else NO_ACLS)
+                    index.put(pattern, await _decoded(node[0]) if node is not None else NO_ACLS)
                 except ValueError as error:
                     earlier = self._authorizer.index.patterns().get(pattern, UNREADABLE)
                     index.put(pattern, earlier)
@@ -164,15 +167,28 @@ class AclStore:
             data, stat = await self._zk.get(path)
         except NoNode:
             return NO_ACLS, -1
-        return acl_znodes.decode(data), stat.version
+        return await _decoded(data), stat.version
 
     async def _write(self, path: str, acls: frozenset[Acl], version: int) -> None:
         if version < 0:
-            await self._zk.create(path, acl_znodes.encode(sorted(acls)), make_parents=True)
+            await self._zk.create(path, await _encoded(acls), make_parents=True)
         elif acls:
-            await self._zk.set(path, acl_znodes.encode(sorted(acls)), version)
+            await self._zk.set(path, await _encoded(acls), version)
         else:
             await self._zk.delete(path, version)
+
+
+async def _decoded(data: bytes) -> frozenset[Acl]:
+    """Raises ValueError. A pattern may have 10,000 ACLs, which take a tenth of a second."""
+    if len(data) <= DECODED_AT_ONCE:
+        return acl_znodes.decode(data)
+    return await asyncio.to_thread(acl_znodes.decode, data)
+
+
+async def _encoded(acls: frozenset[Acl]) -> bytes:
+    if len(acls) <= ENCODED_AT_ONCE:
+        return acl_znodes.encode(sorted(acls))
+    return await asyncio.to_thread(lambda: acl_znodes.encode(sorted(acls)))
 
 
 class _Attempt:

@@ -59,6 +59,16 @@ def respond_in_steps(context: ApiContext, request: Request, steps: ThreadedSteps
     return in_steps(context, request, _responding(request, steps))
 
 
+def at_once(steps: StepsTo[Result]) -> Result:
+    """The result of steps that are few."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+
+
 async def finished(context: ApiContext, request: Request, steps: Generator[Work | None, Any, Result]) -> Result:
     """Returns the result of the steps, for a handler that awaits. Raises Unwanted if the client has disconnected."""
     steps = _measured(request, steps)

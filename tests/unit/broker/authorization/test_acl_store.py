@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -194,5 +195,32 @@ def test_what_could_never_be_read_denies_everything(
         world.server.ensure("/kafka-acl-changes/acl_changes_9999999998", b"TOPIC:orders")
         await third.store.start()
         assert third.may(Operation.READ)
+
+    run(scenario, monkeypatch)
+
+
+def test_thousands_of_acls_of_one_pattern_take_no_long_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are decoded and encoded in threads, and the loop goes on meanwhile."""
+    in_threads: list[str] = []
+    for name in ("decode", "encode"):
+        work = getattr(acl_znodes, name)
+
+        def noted(argument: Any, name: str = name, work: Callable[[Any], Any] = work) -> Any:
+            if len(argument) > 1000:
+                assert threading.current_thread() is not threading.main_thread()
+                in_threads.append(name)
+            return work(argument)
+
+        monkeypatch.setattr(acl_znodes, name, noted)
+
+    async def scenario(world: World) -> None:
+        one, other = world.brokers
+        many = [Acl(f"User:{number}", "*", Operation.READ, Permission.ALLOW) for number in range(1200)]
+        await one.add(ORDERS, *many)
+        await one.remove(ORDERS, many[0])
+        async with asyncio.timeout(10):
+            while len(other.authorizer.index) != len(many) - 1:  # noqa: ASYNC110  a thread works meanwhile
+                await asyncio.sleep(0.001)
+        assert {"decode", "encode"} == set(in_threads)
 
     run(scenario, monkeypatch)
