@@ -295,3 +295,21 @@ async def test_a_closed_listener_leaves_no_descriptor(made: Certificates, new_lo
     assert not sockets() - before
     with pytest.raises(ConnectionRefusedError):
         await listener.echo()
+
+
+async def test_a_connection_above_the_quota_of_its_address_gets_no_handshake(made: Certificates) -> None:
+    """KIP-612: it is closed after the throttle time, and when the listener closes."""
+    async with Listener(made) as listener:
+        listener.server._throttle_ms = lambda address: 30
+        began = asyncio.get_running_loop().time()
+        reader, writer = await asyncio.open_connection(HOST, listener.port)
+        assert await reader.read() == b""
+        assert asyncio.get_running_loop().time() - began >= 0.025
+        assert listener.server.pending == 0
+        writer.close()
+        listener.server._throttle_ms = lambda address: 60_000
+        reader, writer = await asyncio.open_connection(HOST, listener.port)
+        await listener.until(lambda: listener.server._lingering)
+    assert await reader.read() == b""
+    assert not listener.server._lingering
+    writer.close()

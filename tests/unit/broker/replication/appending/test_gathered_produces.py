@@ -344,3 +344,35 @@ async def test_a_throttled_producer_is_told_how_long(
         assert times == sorted(times)
         assert 15_000 < times[-1] < 40_000
     assert muted[: len(muted) // 2] == muted[len(muted) // 2 :]
+
+
+async def test_a_producer_without_acks_has_to_wait_too(pair: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not told so, but its connection is muted. The time of its requests costs it nothing, as in Kafka."""
+    muted: list[int] = []
+    monkeypatch.setattr(ClientConnection, "mute", lambda _, milliseconds: muted.append(milliseconds))
+    served = Served(pair)
+    served.quotas.changed({"clients/p": {"producer_byte_rate": "10", "request_percentage": "0"}})
+    served.send(plain(0, 0, 0, acks=0))
+    assert served.written()[0] == b""
+    assert len(muted) == 2
+    assert muted[0] < muted[1]
+    assert muted[1] != 1000
+
+
+async def test_the_time_of_gathered_requests_is_shared(pair: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each pays for its part of the write."""
+    muted: list[int] = []
+    monkeypatch.setattr(ClientConnection, "mute", lambda _, milliseconds: muted.append(milliseconds))
+    served = Served(pair)
+    served.quotas.changed({"clients/p": {"request_percentage": "10"}})
+    append, now = pair.nodes[1].manager.appends.append_plain, 0.0
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        nonlocal now
+        now += 1.05
+        return append(*arguments, **options)
+
+    monkeypatch.setattr(pair.nodes[1].manager.appends, "append_plain", slow)
+    served.quotas.monotonic = lambda: now
+    served.send(plain(0, 1, 2))
+    assert muted == [500], "the third one is over the quota: 3 * 0.35 s of 10 s are 10.5 %"
