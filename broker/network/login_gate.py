@@ -195,7 +195,9 @@ class LoginGate:
         if self._monotonic() <= guest.until:
             return True
         guest.has_failed = True
-        connection.close(f"{connection.principal} has not logged in again in time (connections.max.reauth.ms)")
+        connection.close(
+            f"{connection.principal} has not logged in again in time (connections.max.reauth.ms, or the end of its token)"
+        )
         return False
 
     def _passes(self, connection: ClientConnection, guest: _Guest, frame: Buffer) -> bool:
