@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from broker.quotas.rates import SampledRate, Window, throttle_time
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
@@ -25,6 +26,7 @@ SETTINGS = {**CALM, "quota.window.num": "3", "controller.quota.window.num": "3"}
 TOLERANCE = 0.2
 SMALL_MS = 60
 """Throttle times may differ by so much: a busy machine takes longer from one request to the next."""
+WINDOW = Window(3, 1000)
 EXACT, OF_DEFAULT, ANY = 0, 1, 2
 OTHER_ADDRESS = "127.0.0.2"
 """Of this machine; the tests themselves come from another one."""
@@ -46,12 +48,18 @@ def on_both(sides: list[Side], history: Callable[[Side], Any]) -> tuple[Any, Any
     return ours, kafkas
 
 
-def assert_alike(ours: Throttled, kafkas: Throttled) -> None:
-    for own, other in zip(ours.times, kafkas.times, strict=True):
-        assert abs(own - other) <= max(TOLERANCE * max(own, other), SMALL_MS), (ours, kafkas)
-    for side in (ours, kafkas):
-        for throttle_ms, took in zip(side.times, side.took[1:], strict=False):
-            assert took >= throttle_ms / 1000 - 0.05, "the connection is muted for so long"
+def assert_as_computed(found: Throttled, quota: int, *, is_taken_back: bool = False) -> None:
+    """The throttle times are those of Kafka's rate at the times of these answers, however busy the machine is. `is_taken_back`: what is
+    throttled does not count."""
+    rate = SampledRate(WINDOW)
+    for throttle_ms, at, size in zip(found.times, found.at, found.sizes, strict=True):
+        rate.record(size, at)
+        expected = throttle_time(rate.wait_ms(quota, at))
+        assert abs(throttle_ms - expected) <= max(TOLERANCE * max(throttle_ms, expected), SMALL_MS), (found, expected)
+        if is_taken_back and throttle_ms:
+            rate.record(-size, at)
+    for throttle_ms, took in zip(found.times, found.took[1:], strict=False):
+        assert took >= throttle_ms / 1000 - 0.05, "the connection is muted for so long"
 
 
 def test_producers_wait_alike(sides: list[Side]) -> None:
@@ -59,9 +67,9 @@ def test_producers_wait_alike(sides: list[Side]) -> None:
         side.set({CLIENT_ID: "producer"}, producer_byte_rate=100_000)
         return side.produce(side.topic(), "producer", [50_000] * 4 + [30_000, 60_000, 100, 100])
 
-    ours, kafkas = on_both(sides, history)
-    assert any(ours.times)
-    assert_alike(ours, kafkas)
+    for found in on_both(sides, history):
+        assert any(found.times)
+        assert_as_computed(found, 100_000)
 
 
 def test_consumers_wait_alike_and_get_nothing_meanwhile(sides: list[Side]) -> None:
@@ -72,42 +80,54 @@ def test_consumers_wait_alike_and_get_nothing_meanwhile(sides: list[Side]) -> No
         return side.fetch(topic, "consumer", 6, 100_000)
 
     (ours, own_sizes), (kafkas, kafkas_sizes) = on_both(sides, history)
-    assert any(ours.times)
-    assert_alike(ours, kafkas)
-    assert own_sizes == kafkas_sizes
+    for found in (ours, kafkas):
+        assert any(found.times)
+        assert_as_computed(found, 60_000, is_taken_back=True)
+    assert max(own_sizes) == max(kafkas_sizes)
+    for found, sizes in ((ours, own_sizes), (kafkas, kafkas_sizes)):
+        assert all((size > 0) is (throttle_ms == 0) for size, throttle_ms in zip(sizes, found.times, strict=True))
 
 
 def test_the_same_level_counts(sides: list[Side]) -> None:
-    """From the least to the most specific: each new quota is larger than those that count no longer."""
-    levels = [
-        {CLIENT_ID: None},
-        {CLIENT_ID: "level"},
-        {USER: None},
-        {USER: None, CLIENT_ID: None},
-        {USER: None, CLIENT_ID: "level"},
-        {USER: "ANONYMOUS"},
-        {USER: "ANONYMOUS", CLIENT_ID: None},
-        {USER: "ANONYMOUS", CLIENT_ID: "level"},
-    ]
+    """From the least to the most specific: each quota is larger than the one that counts no longer. Each client is a new one."""
 
-    def history(side: Side) -> list[int]:
+    def history(side: Side) -> tuple[list[int], int]:
         topic = side.topic()
-        found = []
+        found, levels = [], []
         try:
-            for number, entity in enumerate(levels):
-                side.set(entity, producer_byte_rate=2000 * 2**number)
-                # So many bytes at once throttle for three seconds, by any quota that is not this one for others.
-                found += side.produce(topic, "level", [2000 * 2**number * 3]).times
+            for number, (user, client) in enumerate(LEVELS):
+                names = {USER: user, CLIENT_ID: client if client != "own" else f"level-{number}"}
+                levels.append({kind: name for kind, name in names.items() if name != "no"})
+                side.set(levels[-1], producer_byte_rate=2000 * 2**number)
+                # Half as much again as a window of two seconds allows: a second, by this quota and by no other.
+                found += side.produce(topic, f"level-{number}", [2000 * 2**number * 3]).times
             found += side.produce(topic, "other", [2000 * 2**8]).times
-            found += side.produce(topic, "", [2000 * 2**8]).times
+            (without_id,) = side.produce(topic, "", [2000 * 2**8]).times
         finally:
             for entity in levels:
                 side.alter(entity, producer_byte_rate=None)
-        return found
+        return found, without_id
 
-    ours, kafkas = on_both(sides, history)
+    (ours, own_without), (kafkas, kafkas_without) = on_both(sides, history)
     for own, other in zip(ours, kafkas, strict=True):
-        assert abs(own - other) <= max(TOLERANCE * max(own, other), SMALL_MS), (ours, kafkas)
+        # By the next quota it would be nothing or four seconds. Those of a user share what they use.
+        assert abs(own - other) <= 500, (ours, kafkas)
+    assert 500 < min(ours) <= max(ours) < 3000
+    assert own_without > 1000, "by the quota of its user"
+    assert kafkas_without > 1000
+
+
+LEVELS = [
+    ("no", None),
+    ("no", "own"),
+    (None, "no"),
+    (None, None),
+    (None, "own"),
+    ("ANONYMOUS", "no"),
+    ("ANONYMOUS", None),
+    ("ANONYMOUS", "own"),
+]
+"""(user, client id) of quotas; None: every other one."""
 
 
 def test_a_quota_of_nothing(sides: list[Side]) -> None:
@@ -125,12 +145,12 @@ def test_a_quota_of_nothing(sides: list[Side]) -> None:
 def test_changes_of_partitions_wait_or_are_refused_alike(sides: list[Side]) -> None:
     """KIP-599: strict for new versions, which are refused; old ones wait afterwards. Three seconds' worth is there at first."""
 
-    def history(side: Side) -> tuple[list[tuple[int, str | None]], Throttled]:
+    def history(side: Side) -> tuple[list[tuple[int, str | None]], list[int]]:
         old, new = (
             {"CREATE_TOPICS": 5, "DELETE_TOPICS": 4, "CREATE_PARTITIONS": 2},
             {"CREATE_TOPICS": 6, "DELETE_TOPICS": 5, "CREATE_PARTITIONS": 3},
         )
-        errors, times, took = [], [], []
+        errors, times = [], []
         for name, versions in (("strict", new), ("lenient", old)):
             side.set({CLIENT_ID: name}, controller_mutation_rate=1)
             with side.wire(name) as wire:
@@ -140,22 +160,20 @@ def test_changes_of_partitions_wait_or_are_refused_alike(sides: list[Side]) -> N
                     ("DELETE_TOPICS", {"topic_names": [f"{name}-1"], "timeout": 30_000}),
                     ("CREATE_TOPICS", created(f"{name}-2", 1)),
                 ):
-                    began = time.monotonic()
                     answer = wire.call(ApiKey[api], versions[api], body)
-                    took.append(time.monotonic() - began)
                     times.append(messages.milliseconds(answer.throttle_time))
                     (row,) = next(
                         rows for rows in (getattr(answer, n, None) for n in ("topics", "results", "responses")) if rows
                     )
                     errors.append((int(row.error_code), getattr(row, "error_message", None)))
-        return errors, Throttled(times, took)
+        return errors, times
 
     (own_errors, ours), (kafkas_errors, kafkas) = on_both(sides, history)
     assert [code for code, _ in own_errors] == [code for code, _ in kafkas_errors]
     refused = (int(ErrorCode.THROTTLING_QUOTA_EXCEEDED), None)
     assert refused in own_errors
     assert [one for one in own_errors if one[0] == refused[0]] == [one for one in kafkas_errors if one[0] == refused[0]]
-    for own, other in zip(ours.times, kafkas.times, strict=True):
+    for own, other in zip(ours, kafkas, strict=True):
         # What an answer takes until the partitions have leaders is not throttled; a machine that is busy takes long.
         assert abs(own - other) <= max(TOLERANCE * max(own, other), 1000), (ours, kafkas)
 

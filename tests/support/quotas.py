@@ -24,6 +24,10 @@ class Throttled(NamedTuple):
 
     times: list[int]
     took: list[float]
+    at: list[int]
+    """When the answers came, in milliseconds."""
+    sizes: list[int]
+    """What counts for the quota: bytes of the requests, or of the records of an answer."""
 
 
 class Side:
@@ -107,7 +111,7 @@ class Side:
 
     def produce(self, topic: str, client_id: str | None, sizes: Sequence[int], acks: int = 1) -> Throttled:
         """One request after the other, on one connection, with values of these bytes."""
-        times, took = [], []
+        times, took, at, counted = [], [], [], []
         with self.wire(client_id) as wire:
             for size in sizes:
                 body = {
@@ -122,13 +126,15 @@ class Side:
                 (row,) = answer.responses[0].partition_responses
                 assert row.error_code == ErrorCode.NONE, row
                 times.append(messages.milliseconds(answer.throttle_time))
-        return Throttled(times, took)
+                at.append(int(time.monotonic() * 1000))
+                counted.append(len(messages.encode_request(ApiKey.PRODUCE, 9, 0, "", body)))
+        return Throttled(times, took, at, counted)
 
     def fetch(
         self, topic: str, client_id: str | None, count: int, max_bytes: int, version: int = 11
     ) -> tuple[Throttled, list[int]]:
         """The same for fetches from the start of the topic, and the bytes of their records."""
-        times, took, sizes = [], [], []
+        times, took, at, sizes = [], [], [], []
         with self.wire(client_id) as wire:
             for _ in range(count):
                 body = {
@@ -160,5 +166,6 @@ class Side:
                 answer = wire.call(ApiKey.FETCH, version, body)
                 took.append(time.monotonic() - began)
                 times.append(messages.milliseconds(answer.throttle_time))
+                at.append(int(time.monotonic() * 1000))
                 sizes.append(sum(len(part.records or b"") for row in answer.responses for part in row.partitions))
-        return Throttled(times, took), sizes
+        return Throttled(times, took, at, [max(sizes)] * count), sizes
