@@ -277,6 +277,31 @@ def test_users_change_while_brokers_run(secured: Secured) -> None:
     assert not logs_in("second")
 
 
+def test_a_removed_user_cannot_renew_its_login(secured: Secured) -> None:
+    set_password(secured.clear, "gina", ScramMechanism.SCRAM_SHA_512, "of-gina")
+
+    def login(wire: Wire) -> int:
+        handshake(wire, "SCRAM-SHA-512")
+        scram = ScramClient("SCRAM-SHA-512", "gina", "of-gina", "nonce")
+        first = wire.call(ApiKey.SASL_AUTHENTICATE, 2, {"auth_bytes": scram.first()})
+        return int(wire.call(ApiKey.SASL_AUTHENTICATE, 2, {"auth_bytes": scram.final(first.auth_bytes)}).error_code)
+
+    with Wire(secured.port) as wire:
+        assert login(wire) == 0
+        admin = AdminClient({"bootstrap.servers": secured.clear, "log_level": 0})
+        gone = admin.alter_user_scram_credentials([UserScramCredentialDeletion("gina", ScramMechanism.SCRAM_SHA_512)])
+        gone["gina"].result(30)
+
+        def is_refused() -> bool:
+            with Wire(secured.port) as new:
+                return login(new) == ErrorCode.SASL_AUTHENTICATION_FAILED
+
+        eventually(is_refused, "a new login is refused", AT_ONCE_S)
+        time.sleep(1)  # a connection may log in again once in this time
+        assert login(wire) == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert wire.is_closed_by_peer()
+
+
 def test_what_is_wrong_is_in_the_log_and_passwords_are_nowhere(secured: Secured) -> None:
     with Wire(secured.port) as wire:
         handshake(wire)

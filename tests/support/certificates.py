@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,24 @@ class Certificates:
     def expired(self) -> Path:
         """A client's, with its key, which has just stopped to be valid."""
         return self._signed("expired", "extendedKeyUsage=clientAuth", days="-1")
+
+    def not_yet_valid(self) -> Path:
+        """A client's, with its key, which is valid from tomorrow on. Skips the test without the package cryptography."""
+        pytest.importorskip("cryptography")
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+
+        both = self._signed("future", "extendedKeyUsage=clientAuth")
+        signed = x509.load_pem_x509_certificate(both.with_suffix(".crt").read_bytes())
+        signer = serialization.load_pem_private_key(self.authority.with_suffix(".key").read_bytes(), None)
+        assert isinstance(signer, RSAPrivateKey)
+        tomorrow = datetime.now(UTC) + timedelta(days=1)
+        builder = x509.CertificateBuilder(signed.issuer, signed.subject, signed.public_key(), signed.serial_number)
+        builder = builder.not_valid_before(tomorrow).not_valid_after(tomorrow + timedelta(days=1))
+        later = builder.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+        both.write_bytes(both.with_suffix(".key").read_bytes() + later)
+        return both
 
     def strange(self) -> Path:
         """A client's, with its key, which the client has signed itself."""

@@ -123,8 +123,9 @@ async def test_a_client_that_shows_its_certificate_is_served(made: Certificates,
         (lambda made: None, "it has no certificate, and ssl.client.auth is required"),
         (Certificates.strange, "its certificate is not valid: self-signed certificate"),
         (Certificates.expired, "its certificate is not valid: certificate has expired"),
+        (Certificates.not_yet_valid, "its certificate is not valid: certificate is not yet valid"),
     ],
-    ids=["none", "stranger", "expired"],
+    ids=["none", "stranger", "expired", "not yet valid"],
 )
 async def test_a_wrong_certificate_is_refused_and_named(
     made: Certificates,
