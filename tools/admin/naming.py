@@ -26,6 +26,7 @@ from tools.admin.bootstrap import (
 )
 from tools.failures import NoClusterNamed
 from tools.numbers import DIRECTORY, FILE
+from tools.properties_file import BadProperties, read_properties
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Decorator = Callable[[Command], Command]
@@ -109,7 +110,7 @@ class Where:
         return self.given_config or default_config(self.run_directory())
 
     def servers(self) -> str:
-        """`host:port[,host:port...]`, of the listener that fits `given_config`. Raises NoClusterNamed, BadClientProperties."""
+        """`host:port[,host:port...]`, of the listener that fits `given_config`. Raises NoClusterNamed."""
         protocol = None if self.given_config is None else _protocol(self.given_config)
         try:
             return find_bootstrap_servers(self.bootstrap_server, self.directory, protocol=protocol)
@@ -130,10 +131,13 @@ class Where:
         return frozenset() if directory is None else run_directory_brokers(directory)
 
 
-def _protocol(command_config: Path) -> str:
-    from tools.wire.client_properties import read_security  # it loads TLS: only when needed
-
-    return read_security(command_config, ignores_others=True).protocol
+def _protocol(command_config: Path) -> str | None:
+    """The `security.protocol` in the file, in capitals. None: it has none, or cannot be read, of which the client says more."""
+    try:
+        properties = read_properties(command_config.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, BadProperties):
+        return None
+    return next((value.upper() for key, value, _ in properties if key == "security.protocol"), None)
 
 
 def server_options(command: Command) -> Command:

@@ -17,9 +17,12 @@ from tools.groups import kafka_groups
 
 OF_PROCESSES = {
     "timeline",
-    *(f"cluster {name}" for name in ("destroy", "kill", "pause", "restart-broker", "resume", "start", "stop")),
+    *(
+        f"cluster {name}"
+        for name in ("certificate", "destroy", "kill", "pause", "restart-broker", "resume", "start", "stop")
+    ),
 }
-"""These need processes or event logs of this machine: an address would not be enough."""
+"""These need processes, keys or event logs of this machine: an address would not be enough."""
 
 
 def commands(group: click.Group = main, path: str = "") -> Iterator[tuple[str, click.Command]]:
