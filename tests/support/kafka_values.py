@@ -55,6 +55,7 @@ VALUES: dict[str, Values] = {
     "int16": numbers(-(2**15), 2**15 - 1),
     "int32": numbers(-(2**31), 2**31 - 1),
     "int64": numbers(-(2**63), 2**63 - 1),
+    "float64": lambda dice: dice.choice((0.0, -1.0, 1.5, 1e308, float("inf"))),  # not NaN, which differs from itself
     "string": names,
     "bytes": blobs,
     "records": blobs,
