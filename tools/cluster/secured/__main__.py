@@ -1,6 +1,6 @@
 """What makes the containers of docker-compose.secure.yml secure: `python -m tools.cluster.secured make|set-up DIR ...`.
 
-`make` writes DIR/security and DIR/client.properties, and settings for each broker, unless they are there. `set-up` creates users and
+`make` writes DIR/security and DIR/client.properties, and settings for each broker, unless all of them are there. `set-up` creates users and
 rights when the brokers serve, unless that is done.
 """
 
@@ -19,13 +19,19 @@ from tools.private_files import OWNER_ONLY, write_anew
 
 def make(files: SecuredFiles, brokers: int, hosts: list[str], servers: str, mutual_tls_servers: str) -> None:
     """`hosts`: how clients and brokers name the brokers. Raises ClusterError, OSError."""
-    if files.exists():
+    last = 1
+    if _settings_file(files, last).exists():
         return
-    ids = range(1, brokers + 1)
+    files.remove()  # what a start that was interrupted has left
+    ids = range(brokers, last - 1, -1)
     files.create(ids, hosts, servers, mutual_tls_servers)
     for broker in ids:
         lines = "".join(f"{key}={value}\n" for key, value in files.settings(broker).items())
-        write_anew(files.path / f"broker-{broker}.properties", lines, OWNER_ONLY)
+        write_anew(_settings_file(files, broker), lines, OWNER_ONLY)
+
+
+def _settings_file(files: SecuredFiles, broker: int) -> Path:
+    return files.path / f"broker-{broker}.properties"
 
 
 def create_users(files: SecuredFiles, servers: str) -> None:

@@ -57,11 +57,12 @@ class SecuredFiles:
         self.path = run_directory / "security"
         self.client_properties = run_directory / CLIENT_PROPERTIES
         self.authority_file = self.path / "authority.pem"
+        self.passwords_file = self.path / "passwords"
         self.new_file = self.path / "new"
 
     def exists(self) -> bool:
         """Whether the cluster was made with `--secure`."""
-        return self.authority_file.exists()
+        return self.authority_file.exists() and self.passwords_file.exists()
 
     def create(self, brokers: Sequence[int], hosts: Sequence[str], servers: str, mutual_tls_servers: str) -> None:
         """Makes everything. `hosts`: how clients name the brokers, besides this machine. Raises OSError."""
@@ -110,7 +111,7 @@ class SecuredFiles:
 
     def passwords(self) -> dict[str, str]:
         """By user. Raises ClusterError."""
-        lines = self._read(self.path / "passwords").splitlines()
+        lines = self._read(self.passwords_file).splitlines()
         return dict(line.split("=", 1) for line in lines if "=" in line)
 
     def authority(self) -> Authority:
@@ -132,6 +133,8 @@ class SecuredFiles:
 
     def add_user(self, user: str, servers: str, mutual_tls_servers: str) -> None:
         """A new password, a certificate and settings. Raises ClusterError, OSError."""
+        if (self.path / user).exists() or self.path / user == self.new_file:
+            raise ClusterError(f"{user!r} cannot be a user: {self.path / user} has another use")
         self._write_passwords({**self.passwords(), user: secrets.token_urlsafe(PASSWORD_BYTES)})
         self.write_user(user, servers, mutual_tls_servers)
 
@@ -164,13 +167,13 @@ class SecuredFiles:
         return self.new_file.exists()
 
     def remove(self) -> None:
-        """Removes what `create` made."""
-        if self.path.exists():
+        """Removes what `create` made. A directory of this name that somebody else made stays."""
+        if self.new_file.exists() or self.passwords_file.exists():
             shutil.rmtree(self.path, ignore_errors=True)
             self.client_properties.unlink(missing_ok=True)
 
     def _write_passwords(self, passwords: Mapping[str, str]) -> None:
-        self._write(self.path / "passwords", "".join(f"{user}={word}\n" for user, word in passwords.items()))
+        self._write(self.passwords_file, "".join(f"{user}={word}\n" for user, word in passwords.items()))
 
     def _write(self, path: Path, text: str) -> None:
         write_anew(path, text, OWNER_ONLY)

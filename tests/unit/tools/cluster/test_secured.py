@@ -13,8 +13,10 @@ from tests.support.cli import ottla
 from tools.admin.client_settings import read_librdkafka_config
 from tools.admin.naming import Where
 from tools.cluster.local_cluster import ClusterError, LocalCluster
+from tools.cluster.secured.__main__ import make
 from tools.cluster.secured.authority import Authority, past_validity
 from tools.cluster.secured.client_files import ClientAccess
+from tools.cluster.secured.files import SecuredFiles
 from tools.wire.client_properties import read_security
 
 
@@ -151,6 +153,47 @@ def test_everything_is_removed(cluster: LocalCluster) -> None:
     (cluster.directory / "notes").write_text("keep")
     cluster.destroy()
     assert [path.name for path in cluster.directory.iterdir()] == ["notes"]
+
+
+def test_a_directory_of_somebody_else_is_kept(tmp_path: Path) -> None:
+    own = tmp_path / "security"
+    own.mkdir()
+    kept = [own / "authority.pem", tmp_path / "client.properties"]
+    for file in kept:
+        file.write_text("mine")
+    plain = LocalCluster(tmp_path)
+    plain.create(brokers=1, zookeeper="127.0.0.1:1")
+    assert plain.secured is None
+    plain.destroy()
+    assert [file.read_text() for file in kept] == ["mine", "mine"]
+
+
+def test_what_an_interrupted_start_left_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = SecuredFiles(tmp_path)
+    sign = Authority.sign
+
+    def interrupted(*_: object) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Authority, "sign", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        make(files, 2, ["kafka1", "kafka2"], "kafka1:1", "kafka1:2")
+    monkeypatch.setattr(Authority, "sign", sign)
+    make(files, 2, ["kafka1", "kafka2"], "kafka1:1", "kafka1:2")
+    assert all((files.path / f"broker-{broker}.properties").exists() for broker in (1, 2))
+    passwords = files.passwords()
+    make(files, 2, ["kafka1", "kafka2"], "kafka1:1", "kafka1:2")
+    assert files.passwords() == passwords
+
+
+@pytest.mark.parametrize("user", ["new", "passwords"])
+def test_users_that_would_be_other_files(cluster: LocalCluster, user: str) -> None:
+    assert cluster.secured is not None
+    cluster.secured.new_file.unlink()
+    with pytest.raises(ClusterError, match="has another use"):
+        cluster.secured.add_user(user, "h:1", "h:2")
+    assert user not in cluster.secured.passwords()
+    assert not cluster.secured.is_new()
 
 
 def test_plain_names_another_login_module() -> None:
