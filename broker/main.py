@@ -511,8 +511,8 @@ class Broker:
             throttle_ms=self._connection_rates.throttle_ms if is_shared or not is_brokers else lambda address: 0,
         )
 
-    def _logins(self, listener: str, *, are_for_ever: bool = False) -> Logins | None:
-        """What logins on the listener need; None: there are none."""
+    def _logins(self, listener: str, *, is_control: bool = False) -> Logins | None:
+        """What logins on the listener need; None: there are none. `is_control`: only brokers log in there."""
         sasl = self._sasl.of(listener)
         if sasl is None:
             return None
@@ -523,8 +523,10 @@ class Broker:
             self._machine.audit,
             self._validate_tokens(listener, sasl.tokens),
             self._clock.wall_ms,
-            find_token=self._find_token if self._tokens is not None else None,
-            are_for_ever=are_for_ever,
+            # A delegation token that somebody has in the name of a broker must not make him one.
+            find_token=self._find_token if self._tokens is not None and not is_control else None,
+            # The watches of other brokers send nothing, so their logins cannot end.
+            are_for_ever=is_control,
         )
 
     def _find_token(self, mechanism: str, token_id: str) -> TokenLogin | None:
@@ -542,8 +544,7 @@ class Broker:
         return None
 
     def _control_logins(self) -> ControlLogins | None:
-        # A login counts for ever: the watches of other brokers send nothing.
-        logins = self._logins(self._listeners.control_plane, are_for_ever=True)
+        logins = self._logins(self._listeners.control_plane, is_control=True)
         own = self._sasl.login_at(self._listeners.control_plane)
         if logins is None or own is None:
             return None

@@ -139,7 +139,9 @@ class Scram(Mechanism):
         if given.get(BY_TOKEN, "").lower() != "true":
             known = self._users.credential(self._mechanism, self.user)
         elif self._find_token is None:
-            raise LoginRefused("there are no delegation tokens: delegation.token.secret.key is not set")
+            raise LoginRefused(
+                "there are no delegation tokens without delegation.token.secret.key, and none of brokers"
+            )
         else:
             self._by_token = self._find_token(self._mechanism, self.user)
             known = self._by_token.credential if self._by_token is not None else None

@@ -26,6 +26,7 @@ from tests.support.invariants import eventually
 from tests.support.kafka_tools import KafkaTools
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
+from tools.cluster.run_directory import BrokerDirectory
 
 pytestmark = pytest.mark.integration
 
@@ -167,6 +168,20 @@ def test_expired_tokens_are_removed(cluster: LocalCluster) -> None:
 
         assert not is_gone()
         eventually(is_gone, "the controller removes it", 10)
+
+
+def test_a_token_in_the_name_of_the_brokers_makes_no_broker(cluster: LocalCluster) -> None:
+    with connect(cluster, "broker") as broker:
+        created = create(broker, owner="broker")
+    eventually(lambda: connect_by_token(cluster, created)[1] == 0, "the other broker knows it", 10)
+    addresses = BrokerDirectory(2, cluster.broker_directory(2)).listener_addresses()
+    (control,) = (port for _, port in addresses if port != cluster.port(2))
+    with Wire(control) as wire:
+        wire.call(ApiKey.SASL_HANDSHAKE, 1, {"mechanism": "SCRAM-SHA-512"})
+        password = b64encode(created.hmac).decode()
+        scram = ScramClient("SCRAM-SHA-512", created.token_id, password, "a-nonce", tokenauth=True)
+        refused = wire.call(ApiKey.SASL_AUTHENTICATE, 2, {"auth_bytes": scram.first()})
+    assert refused.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
 
 
 @pytest.mark.kafka
