@@ -94,7 +94,7 @@ def decode_change(data: bytes) -> str:
 
 def _principal(value: Any) -> Principal:
     kind, colon, name = desanitized(value).partition(":") if isinstance(value, str) else ("", "", "")
-    if not (kind and colon and name):
+    if not (kind and colon):  # Kafka allows a renewer without a name
         raise ValueError("a principal must be TYPE:NAME")
     return Principal(kind, name)
 

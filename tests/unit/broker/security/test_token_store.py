@@ -194,6 +194,14 @@ async def test_limits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         await world.one.store.create(ALICE, EVE, [Principal("User", "x" * 5000)], -1)
 
 
+async def test_a_renewer_without_a_name(world: World) -> None:
+    """Otherwise nobody would know of the token, and nobody remove it."""
+    async with world:
+        token = await world.one.store.create(ALICE, ALICE, [Principal("User", "")], -1)
+        await turns()
+        assert world.other.tokens.tokens[token.id] == token
+
+
 async def test_a_lost_answer(world: World) -> None:
     token = await world.one.create()
     world.one.session.lose_answers = 1
