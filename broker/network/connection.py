@@ -554,11 +554,15 @@ class ClientConnection(Connection):
                     f"a request waited {LARGE_FRAME_S:g} s for an earlier one, and others for its room"
                     " (queued.max.request.bytes)"
                 )
+        is_idle = limits.idle_timeout_s is not None and now - self.last_heard > limits.idle_timeout_s
+        if is_idle and self.held & Hold.THROTTLED:
+            # Nobody notices when its client is gone, as nothing is read.
+            return f"idle for {limits.idle_timeout_s:g} s, and over a quota"
         if self._is_paused or self.held & Hold.ASYNC_API:
             return ""
         if self._frame_began is not None and now - self._frame_began > limits.frame_timeout_s:
             return f"a frame did not arrive within {limits.frame_timeout_s:g} s"
-        if limits.idle_timeout_s is not None and now - self.last_heard > limits.idle_timeout_s:
+        if is_idle:
             # A client that reads an answer, however slowly, is not idle; `stalled` checks it.
             return f"idle for {limits.idle_timeout_s:g} s" if not (self._order.in_flight or self._writer.unsent) else ""
         return ""

@@ -62,9 +62,20 @@ async def test_nothing_else_lets_it_read() -> None:
     muted.world.channel.when_there_is_room(muted.connection)
     muted.world.turns.run()
     assert not muted.transport.is_reading
-    assert muted.connection.overdue(1_000_000.0) == "", "it is not idle"
     muted.pass_time(1.0)
     assert muted.connection.overdue(muted.world.clock.now + 59) == ""
+
+
+async def test_who_is_muted_for_too_long_is_closed() -> None:
+    """The client may be gone, and connections would pile up."""
+    muted = Muted()
+    muted.connection.mute(1_000_000_000)
+    muted.world.clock.now += 60
+    muted.world.processor.sweep()
+    assert not muted.transport.is_closed
+    muted.world.clock.now += 1
+    muted.world.processor.sweep()
+    assert muted.transport.is_closed
 
 
 @pytest.mark.parametrize("is_lost", [True, False])
