@@ -1,7 +1,7 @@
 """The public keys of whoever issues tokens: fetched from a file or an address, again and again (KIP-768, `RefreshingHttpsJwks`).
 
-Keys are fetched in a thread of their own, so an issuer that is slow or hangs delays nobody, and the earlier keys stay. A token that names
-an unknown key makes the next fetch come earlier, but not more often than EXPEDITED_S, whoever sends how many.
+Keys are fetched and read in a thread of their own, so an issuer that is slow or hangs delays nobody, and the earlier keys stay. A token
+that names an unknown key makes the next fetch come earlier, but not more often than EXPEDITED_S, whoever sends how many.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Keys:
     async def _fetch(self) -> None:
         source = self._source
         try:
-            keys = read_keys(await self._in_a_thread())
+            keys = await self._in_a_thread()
         except (OSError, ValueError, HTTPException) as problem:
             self._failures += 1
             pause_ms = min(source.retry_ms * 2 ** min(self._failures - 1, 20), source.retry_max_ms)
@@ -91,28 +91,30 @@ class Keys:
         self._fetched_at = self._monotonic()
         self._due_s = self._fetched_at + pause_ms / 1000
 
-    async def _in_a_thread(self) -> bytes:
-        """The text of the keys. A thread that hangs is left alone, and there is no second one as long as it does."""
+    async def _in_a_thread(self) -> Sequence[VerificationKey]:
+        """Also reads the keys, which takes a second if there are thousands. A thread that hangs is left alone, and there is no second one
+        as long as it does."""
         if self._thread is not None and self._thread.is_alive():
             raise OSError("the fetch before still hangs")
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[bytes] = loop.create_future()
+        future: asyncio.Future[Sequence[VerificationKey]] = loop.create_future()
 
-        def finished(data: bytes, problem: Exception | None) -> None:
+        def finished(keys: Sequence[VerificationKey], problem: Exception | None) -> None:
             if not future.done():
                 if problem is None:
-                    future.set_result(data)
+                    future.set_result(keys)
                 else:
                     future.set_exception(problem)
 
         def work() -> None:
-            data, problem = b"", None
+            keys: Sequence[VerificationKey] = ()
+            problem = None
             try:
-                data = fetched(self._source)
+                keys = read_keys(fetched(self._source))
             except (OSError, ValueError, HTTPException) as error:
                 problem = error
             with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(finished, data, problem)
+                loop.call_soon_threadsafe(finished, keys, problem)
 
         self._thread = threading.Thread(target=work, name="keys of tokens", daemon=True)
         self._thread.start()

@@ -135,6 +135,16 @@ async def test_the_earlier_keys_stay(
     assert caplog.text.count("cannot be fetched") == 1
 
 
+async def test_keys_are_not_read_on_the_loop(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An issuer's set may have thousands."""
+    readers: list[threading.Thread] = []
+    read = jwks.read_keys
+    monkeypatch.setattr(jwks, "read_keys", lambda data: (readers.append(threading.current_thread()), read(data))[1])
+    await Keys(source(issuer.url)).start()
+    assert len(readers) == 1
+    assert readers[0] is not threading.main_thread()
+
+
 async def test_an_issuer_that_hangs_delays_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SILENCE_S", "FETCH_S"):
         monkeypatch.setattr(jwks, name, 0.05)
