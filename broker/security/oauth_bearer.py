@@ -10,7 +10,6 @@ after a refused token, Kafka takes further ones on the same connection.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
@@ -25,6 +24,8 @@ FIRST: Final = re.compile(rf"n,(?:a=({SASL_NAME}))?,\x01({PAIRS})\x01")
 AUTH: Final = re.compile(r"(\w+) +([-_~+/.a-zA-Z0-9]+=*)", re.ASCII)
 INVALID: Final = "invalid_token"
 INSUFFICIENT: Final = "insufficient_scope"
+TIME_MAX_S: Final = 2**53
+"""Limit of a time in seconds since 1970. In milliseconds it fits into the answer to a login."""
 
 
 class Bearer(NamedTuple):
@@ -125,18 +126,15 @@ def checked_claims(claims: dict[str, Any], name_claim: str, wall_ms: int, skew_m
     name = claims.get(name_claim)
     if not isinstance(name, str) or not name.strip():
         raise TokenRefused(f"the token names nobody in {name_claim}")
-    return Bearer(name.strip(), int(expires))
+    return Bearer(name.strip(), expires)
 
 
-def _milliseconds(claims: dict[str, Any], claim: str) -> float | None:
+def _milliseconds(claims: dict[str, Any], claim: str) -> int | None:
     value = claims.get(claim)
     if value is None:
         return None
-    try:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise TokenRefused(f"{claim} of the token is no time")
-    except OverflowError:
-        raise TokenRefused(f"{claim} of the token is no time") from None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -TIME_MAX_S < value < TIME_MAX_S:
+        raise TokenRefused(f"{claim} of the token is no time")
     return round(value * 1000)
 
 

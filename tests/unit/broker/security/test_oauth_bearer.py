@@ -16,6 +16,8 @@ from broker.security.mechanisms import LoginRefused
 from broker.security.oauth_bearer import Bearer, OAuthBearer, TokenRefused, validate_unsecured
 from broker.settings.bearer import UnsecuredTokens
 from protocol.bearer import CONFIRMATION, BadToken, first_message, unsecured_extensions, unsecured_token
+from protocol.kafka import messages
+from protocol.kafka.api_keys import ApiKey
 
 NOW_MS = 1_700_000_000_000
 NOW_S = NOW_MS // 1000
@@ -120,6 +122,8 @@ def test_after_a_refused_token_no_other_one_is_looked_at() -> None:
         (token({"exp": float("inf")}), "no time"),
         (token({"exp": float("nan")}), "no time"),
         (token({"exp": 10**400}), "no time"),
+        (token({"exp": 1e306}), "no time"),
+        (token({"exp": 2**53}), "no time"),
         (token({"exp": NOW_S}), "has expired"),
         (token({"iat": NOW_S + 1}), "in the future"),
         (token({"iat": NOW_S - 1, "exp": NOW_S - 1}), "has expired"),
@@ -129,6 +133,16 @@ def test_after_a_refused_token_no_other_one_is_looked_at() -> None:
 def test_tokens_that_are_refused(text: str, reason: str) -> None:
     with pytest.raises(TokenRefused, match=reason):
         validate(text)
+
+
+def test_the_answer_has_the_longest_lifetime() -> None:
+    one = OAuthBearer(validate, lambda: 0)
+    one.take(first_message(token({"exp": 2**53 - 1})))
+    messages.encode_response(
+        ApiKey.SASL_AUTHENTICATE,
+        2,
+        {"error_code": 0, "error_message": None, "auth_bytes": b"", "session_lifetime": one.lifetime_ms},
+    )
 
 
 def test_clocks_may_differ_and_an_expired_token_does_not_count_for_ever() -> None:
