@@ -6,6 +6,7 @@ A connection above the quota is accepted, not read from, and closed after the th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import logging
 import socket
@@ -38,7 +39,8 @@ class ConnectionRates:
         """Those of the names of hosts."""
         self._default: float | None = None
         self._used: dict[str, SampledRate] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        """Those that look for the addresses of a host."""
 
     def throttle_ms(self, address: str) -> int:
         """Counts a new connection. Above 0: it is not counted, and to be closed after so many milliseconds."""
@@ -76,7 +78,7 @@ class ConnectionRates:
             text = config.get(CONNECTION_CREATION_RATE)
             try:
                 bound = None if text is None else read_quota(INT, text)
-                host = desanitized(node)
+                host = _host(node)
             except ValueError:
                 log.warning("%s of %s cannot be read, the earlier value stays", CONNECTION_CREATION_RATE, shown(name))
                 continue
@@ -89,12 +91,18 @@ class ConnectionRates:
         """Other addresses have no quotas."""
         if f"{IPS}{DEFAULT}" not in names:
             self._default = None
-        kept = {name.removeprefix(IPS) for name in names if name.startswith(IPS)}
-        for host in [*self._of, *self._addresses]:
+        kept = set()
+        for name in names:
+            if name.startswith(IPS):
+                with contextlib.suppress(ValueError):
+                    kept.add(_host(name.removeprefix(IPS)))
+        for host in [*self._of, *self._addresses, *self._tasks]:
             if host not in kept and not any(host in of for name, of in self._addresses.items() if name in kept):
                 self._set(host, None)
 
     def _set(self, host: str, bound: float | None) -> None:
+        if (earlier := self._tasks.pop(host, None)) is not None:
+            earlier.cancel()
         for address in self._addresses.pop(host, (host,)):
             self._of.pop(address, None)
         if bound is None:
@@ -102,9 +110,7 @@ class ConnectionRates:
         try:
             ipaddress.ip_address(host)
         except ValueError:
-            task = asyncio.get_running_loop().create_task(self._resolve(host, bound))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks[host] = asyncio.get_running_loop().create_task(self._resolve(host, bound))
         else:
             self._of[host] = bound
 
@@ -117,3 +123,12 @@ class ConnectionRates:
             return
         self._addresses[host] = tuple(sorted({str(row[4][0]) for row in found}))
         self._of.update(dict.fromkeys(self._addresses[host], bound))
+
+
+def _host(node: str) -> str:
+    """The name of a host, or the address in the form that connections have. Raises ValueError if it is no text."""
+    host = desanitized(node)
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return host

@@ -9,6 +9,7 @@ import pytest
 from broker.quotas import connection_rates
 from broker.quotas.connection_rates import ConnectionRates
 from broker.settings.config import BrokerConfig
+from protocol.zk.entity_names import sanitized
 
 
 class World:
@@ -66,12 +67,34 @@ def test_what_cannot_be_read_changes_nothing() -> None:
 async def test_the_name_of_a_host_counts_for_its_addresses() -> None:
     world = World()
     world.set("localhost", 1)
-    await asyncio.gather(*world.rates._tasks)
+    await asyncio.gather(*world.rates._tasks.values())
     assert world.accepted("127.0.0.1", 100) == 2
     world.rates.all_are(["ips/localhost"])
     assert world.rates.throttle_ms("127.0.0.1") > 0
     world.set("localhost", None)
     assert world.rates.throttle_ms("127.0.0.1") == 0
+
+
+async def test_a_quota_of_a_host_that_changes_before_its_address_is_known() -> None:
+    world = World()
+    for rate in (1, 2, None):
+        world.set("localhost", rate)
+        await asyncio.sleep(0)
+    await asyncio.sleep(0.1)
+    assert world.accepted("127.0.0.1", 100) == 100
+    world.set("localhost", 1)
+    world.set("localhost", 3)
+    await asyncio.gather(*world.rates._tasks.values())
+    assert world.accepted("127.0.0.1", 100) == 6
+
+
+def test_an_address_may_be_written_in_any_form() -> None:
+    world = World()
+    world.set(sanitized("2001:DB8:0:0::1"), 1)
+    world.rates.all_are([f"ips/{sanitized('2001:DB8:0:0::1')}"])
+    assert world.accepted("2001:db8::1", 100) == 2
+    world.set(sanitized("2001:DB8:0:0::1"), None)
+    assert world.rates.throttle_ms("2001:db8::1") == 0
 
 
 def test_the_addresses_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
