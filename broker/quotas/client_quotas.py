@@ -7,6 +7,7 @@ as soon as it is silent for a whole window, if there are very many.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping
@@ -32,6 +33,8 @@ METERS_MAX: Final = 10_000
 """Limit of the clients of one quota whose use is measured. Above it, those are forgotten that were silent for longest."""
 METERS_SHOWN_MAX: Final = 1_000
 """Limit of the clients of one quota that have metrics."""
+NAME_MAX: Final = 256
+"""Characters of a client id by which its use is kept. For a longer one it is the hash: an id may have 32 KB, and there are many."""
 CLIENTS: Final = "clients"
 USERS: Final = "users"
 SHOWN_MAX: Final = 200
@@ -69,16 +72,17 @@ class Meters(Generic[Measure]):
         return len(self._meters)
 
     def set(self, entity: Entity, value: float | None) -> None:
-        """A quota is set, or removed (None). What was used so far counts."""
+        """A quota is set, or removed (None). What was used so far counts, unless the quota was negative: what is owed then has no end."""
+        before = self.limits.get(entity)
         if self.limits.set(entity, value):
             self._of_clients.clear()
             self.is_on = len(self.limits) > 0
-            if not self.is_on:
+            if not self.is_on or (before is not None and before < 0):
                 self._meters.clear()
 
     def of(self, user: str, client_id: str | None, now: int) -> Meter[Measure] | None:
         """The meter of the client. None: it has no quota."""
-        key = (user, client_id)
+        key = (user, client_id if client_id is None or len(client_id) <= NAME_MAX else _hash_of(client_id))
         try:
             return self._of_clients[key]
         except KeyError:
@@ -89,6 +93,8 @@ class Meters(Generic[Measure]):
         meter = None
         if found is not None:
             entity, bound = found
+            if len(entity.client_id) > NAME_MAX:
+                entity = entity._replace(client_id=_hash_of(entity.client_id))
             meter = self._meters.get(entity)
             if meter is None:
                 if len(self._meters) >= METERS_MAX:
@@ -261,6 +267,10 @@ def entity_of(name: str) -> Entity | None:
     if kind == USERS and len(parts) == 3 and parts[1] == CLIENTS:
         return Entity(parts[0], parts[2])
     return None
+
+
+def _hash_of(name: str) -> str:
+    return f"sha256-{hashlib.sha256(name.encode()).hexdigest()}"
 
 
 def _shown(text: str) -> str:

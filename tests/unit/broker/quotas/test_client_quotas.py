@@ -12,6 +12,7 @@ from broker.quotas.client_quotas import MutationQuota, Quotas
 from broker.quotas.quota_configs import DOUBLE, INT, LONG, java_double, quota_text
 from broker.settings.config import BrokerConfig
 from protocol.errors import ErrorCode, KafkaError
+from protocol.zk.entity_names import sanitized
 
 
 def quotas(**settings: Any) -> Quotas:
@@ -92,6 +93,30 @@ def test_a_client_may_change_its_id_with_each_request(monkeypatch: pytest.Monkey
     for number in range(100):
         here.produce.record("ANONYMOUS", f"id-{number}", 1, 100_000)
     assert len(here.produce) <= 100
+
+
+def test_long_client_ids_are_not_kept() -> None:
+    """32 KB of each of ten thousand clients would be too much."""
+    here = quotas()
+    own, other = "é" * 16_000, "é" * 15_999
+    here.changed(
+        {"clients/<default>": {"producer_byte_rate": "10"}, f"clients/{sanitized(own)}": {"producer_byte_rate": "9999"}}
+    )
+    for _ in range(2):
+        assert here.produce.record("ANONYMOUS", own, 1000, 0) == 0
+        assert here.produce.record("ANONYMOUS", other, 1000, 0) > 0
+        assert here.produce.record("ANONYMOUS", other + "a", 1, 0) == 0
+    assert max(len(entity.client_id) for entity, _ in here.produce.measured()) < 100
+
+
+@pytest.mark.parametrize("rate", ["-Infinity", "-1e300"])
+def test_a_negative_quota_ends_with_the_next_one(rate: str) -> None:
+    here = quotas()
+    here.changed({"users/a": {"controller_mutation_rate": rate}})
+    with pytest.raises(KafkaError):
+        MutationQuota(here, "a", "", is_strict=True).take(1)
+    here.changed({"users/a": {"controller_mutation_rate": "5"}})
+    MutationQuota(here, "a", "", is_strict=True).take(1)
 
 
 @pytest.mark.parametrize(
