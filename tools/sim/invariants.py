@@ -126,8 +126,9 @@ class Invariants:
         had_emptied = any((tp, broker) in self._emptied for broker in self._nodes)
         self._emptied -= {(tp, broker) for broker in self._nodes if broker not in new.isr}
         if old is not None:
-            for broker in set(old.isr) - set(new.isr):
-                self._let_go[tp, broker] = [bytes(segment) for segment in segments_on(self._nodes[broker].disk, tp)]
+            for broker, node in self._nodes.items():
+                if broker in old.isr and broker not in new.isr:
+                    self._let_go[tp, broker] = [bytes(segment) for segment in segments_on(node.disk, tp)]
             for broker in new.isr:
                 self._let_go.pop((tp, broker), None)
             self._had -= {(tp, broker) for broker in new.isr if broker not in old.isr}
