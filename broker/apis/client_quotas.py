@@ -87,7 +87,7 @@ async def alter_client_quotas(context: ApiContext, request: Request) -> None:
 
 
 def _names(row: Any) -> dict[str, str | None]:
-    return {part.entity_type: part.entity_name for part in row.entity}
+    return {part.entity_type: part.entity_name for part in row.entity[:PARTS_MAX]}
 
 
 def _alteration(row: Any) -> Alteration:

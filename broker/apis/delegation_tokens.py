@@ -9,7 +9,7 @@ What differs: the owner must be of the type User, because whoever logs in by the
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from broker.network.request_channel import Request
@@ -25,7 +25,10 @@ from protocol.zk.session import ZkError
 from protocol.zk.token_znodes import DelegationToken
 
 NO_TIME = -1
-TOKENS_IN_A_STEP = 50
+TOKENS_IN_A_STEP = 20
+OWNERS_IN_A_STEP = 500
+RENEWERS_MAX = 500
+"""Renewers that are read. A token with so many is refused: its node would have too many bytes."""
 NOT_ALLOWED = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
 
 
@@ -34,7 +37,7 @@ async def create_delegation_token(context: ApiContext, request: Request) -> None
     requester = request.connection.principal
     named = getattr(body, "owner_principal_name", None)
     owner = Principal(body.owner_principal_type or "", named) if named else requester
-    renewers = [Principal(row.principal_type, row.principal_name) for row in body.renewers]
+    renewers = [Principal(row.principal_type, row.principal_name) for row in body.renewers[:RENEWERS_MAX]]
     answer: dict[str, Any] = {
         "throttle_time": 0,
         "error_code": int(ErrorCode.NONE),
@@ -93,22 +96,29 @@ async def expire_delegation_token(context: ApiContext, request: Request) -> None
 
 async def describe_delegation_token(context: ApiContext, request: Request) -> None:
     body = await _body(context, request)
-    owners = None if body.owners is None else {Principal(one.principal_type, one.principal_name) for one in body.owners}
 
     async def describe(store: TokenStore) -> dict[str, Any]:
-        return {"tokens": await finished(context, request, _described(context, request, store, owners))}
+        return {"tokens": await finished(context, request, _described(context, request, store, body.owners))}
 
     await _respond(context, request, {"tokens": []} | await _outcome(context, request, describe))
 
 
 def _described(
-    context: ApiContext, request: Request, store: TokenStore, owners: set[Principal] | None
+    context: ApiContext, request: Request, store: TokenStore, owners: Sequence[Any] | None
 ) -> StepsTo[list[dict[str, Any]]]:
-    """The tokens of these owners that the client may see: its own, those that it may renew, and those that it has a right to."""
+    """The tokens of these owners that the client may see: its own, those that it may renew, and those that it has a right to.
+
+    `owners` are rows of the request; None: of everybody.
+    """
     principal = request.connection.principal
+    wanted: set[Principal] = set()
+    for number, row in enumerate(owners or (), 1):
+        wanted.add(Principal(row.principal_type, row.principal_name))
+        if number % OWNERS_IN_A_STEP == 0:
+            yield
 
     def may_see(token: DelegationToken) -> bool:
-        if owners is not None and not any(map(token.is_of, owners)):
+        if owners is not None and wanted.isdisjoint((token.owner, *token.renewers)):
             return False
         describe, describe_tokens = Operation.DESCRIBE, Operation.DESCRIBE_TOKENS
         return (

@@ -25,6 +25,8 @@ from protocol.zk.token_znodes import DelegationToken
 log = logging.getLogger(__name__)
 
 READ_AT_ONCE: Final = 500
+DECODED_AT_ONCE: Final = 10
+"""Tokens between two pauses. One may have hundreds of renewers."""
 ATTEMPTS_MAX: Final = 10
 TOKENS_MAX: Final = 10_000
 """Limit of all tokens."""
@@ -85,7 +87,9 @@ class TokenStore:
         for at in range(0, len(ids), READ_AT_ONCE):
             some = ids[at : at + READ_AT_ONCE]
             nodes = await each_readable([token_znodes.path_of(one) for one in some], self._zk.get_many)
-            for token_id, node in zip(some, nodes, strict=True):
+            for number, (token_id, node) in enumerate(zip(some, nodes, strict=True), 1):
+                if number % DECODED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
                 try:
                     if isinstance(node, ZkError):
                         raise ValueError(node)
@@ -106,6 +110,9 @@ class TokenStore:
         self, owner: Principal, requester: Principal, renewers: Sequence[Principal], lifetime_ms: int
     ) -> DelegationToken:
         """`lifetime_ms` 0 or less: as long as allowed. Raises KafkaError, ZkError."""
+        names = sum(len(principal.name) for principal in (owner, requester, *renewers))
+        if names > BYTES_MAX:
+            raise _too_large()
         now = self._clock.wall_ms()
         limits = self._lifetimes
         ends_ms = now + (min(lifetime_ms, limits.max_ms) if lifetime_ms > 0 else limits.max_ms)
@@ -120,7 +127,7 @@ class TokenStore:
         )
         data = token_znodes.encode(token)
         if len(data) > BYTES_MAX:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"a token with its names has at most {BYTES_MAX} bytes")
+            raise _too_large()
         known = self.tokens.tokens.values()
         if len(known) >= TOKENS_MAX or sum(one.requester == requester for one in known) >= TOKENS_OF_ONE_MAX:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, "there are too many delegation tokens")
@@ -234,3 +241,7 @@ class TokenStore:
             self.tokens.remove(token.id)
             await self._announce(token.id)
             log.info("the delegation token %s of %s has expired", token.id, token.owner)
+
+
+def _too_large() -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, f"a token with its names has at most {BYTES_MAX} bytes")

@@ -75,6 +75,13 @@ async def test_too_much_for_one_request(entries: list[dict[str, Any]]) -> None:
     assert not here.context.quotas.is_on
 
 
+async def test_the_answer_to_an_entity_of_very_many_parts_is_short() -> None:
+    answer = await world().call(
+        ApiKey.ALTER_CLIENT_QUOTAS, 1, {"entries": [entry(parts=50_000)], "validate_only": False}
+    )
+    assert [len(row.entity) for row in answer.entries] == [100]
+
+
 async def test_a_filter_of_very_many_components() -> None:
     components = [{"entity_type": "user", "match_type": 2, "match": None}] * 50_000
     answer = await world().call(ApiKey.DESCRIBE_CLIENT_QUOTAS, 1, {"components": components, "strict": False})
