@@ -153,8 +153,8 @@ class LoginGate:
     def _done(self, connection: ClientConnection, guest: _Guest, result: LoggedIn) -> None:
         guest.login, guest.result = None, result
         self._no_longer_pending(connection)
+        connection.has_logged_in(result.principal, is_by_token=result.is_by_token)
         if not guest.is_in:
-            connection.has_logged_in(result.principal, is_by_token=result.is_by_token)
             guest.is_in = self._admit(connection)
             if not guest.is_in:
                 guest.has_failed = True

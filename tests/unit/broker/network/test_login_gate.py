@@ -16,6 +16,7 @@ from broker.network.processor import Processor
 from broker.process.audit_log import AuditLog
 from broker.process.clock import SystemClock
 from broker.security.login import Logins
+from broker.security.mechanisms import Mechanism
 from broker.security.scram_users import ScramUsers
 from broker.settings.sasl import ListenerSasl
 from protocol.kafka import messages
@@ -44,11 +45,18 @@ class Gated(World):
         super().__init__(limits=LIMITS._replace(login_bytes_max=1000))
         self.room, self.admits, self.admitted = 1000, True, 0
         sasl = ListenerSasl("CLIENTS", ("PLAIN",), {"alice": "wonder"}, {"PLAIN": max_reauth_ms}, 1000)
+        self.is_by_token = False
         logins = Logins(sasl, ScramUsers(), answer_before_login, SILENT)
+        mechanism = logins.mechanism
+        logins.mechanism = lambda name: self._owned(mechanism(name))  # type: ignore[method-assign]
         self.gate = LoginGate(logins, DELAY_S, self.clock.monotonic, lambda: self.room, self._admit, None)
         self.processor = Processor(
             self.channel, self.processor.limits, self.clock, self._arrived, self._gone, self.gate.take
         )
+
+    def _owned(self, mechanism: Mechanism) -> Mechanism:
+        mechanism.owner = "alice" if self.is_by_token else None
+        return mechanism
 
     def _arrived(self, connection: ClientConnection) -> bool:
         self.gate.arrived(connection)
@@ -172,6 +180,19 @@ def test_a_client_logs_in_again_in_time_and_others_are_closed() -> None:
     world.ask(connection, transport, METADATA)
     assert transport.is_closed
     assert len(world.handled) == 2
+
+
+def test_a_client_may_log_in_again_by_a_token_or_without_one() -> None:
+    """Only without one may it ask for tokens."""
+    world = Gated(max_reauth_ms=5000)
+    connection, transport = world.connect()
+    found = []
+    for is_by_token in (False, True, False):
+        world.is_by_token = is_by_token
+        world.ask(connection, transport, HANDSHAKE, PASSWORD)
+        found.append(connection.is_by_token)
+        world.clock.now += 2
+    assert found == [False, True, False]
 
 
 def test_a_frame_of_a_further_login_has_a_limit_too() -> None:
