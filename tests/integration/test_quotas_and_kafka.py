@@ -102,20 +102,18 @@ def test_the_same_level_counts(sides: list[Side]) -> None:
                 side.set(levels[-1], producer_byte_rate=2000 * 2**number)
                 # Half as much again as a window of two seconds allows: a second, by this quota and by no other.
                 found += side.produce(topic, f"level-{number}", [2000 * 2**number * 3]).times
-            found += side.produce(topic, "other", [2000 * 2**8]).times
+            found += side.produce(topic, "other", [2000 * 2**6 * 3]).times
             (without_id,) = side.produce(topic, "", [2000 * 2**8]).times
         finally:
             for entity in levels:
                 side.alter(entity, producer_byte_rate=None)
         return found, without_id
 
-    (ours, own_without), (kafkas, kafkas_without) = on_both(sides, history)
-    for own, other in zip(ours, kafkas, strict=True):
-        # By the next quota it would be nothing or four seconds. Those of a user share what they use.
-        assert abs(own - other) <= 500, (ours, kafkas)
-    assert 500 < min(ours) <= max(ours) < 3000
-    assert own_without > 1000, "by the quota of its user"
-    assert kafkas_without > 1000
+    for times, without_id in on_both(sides, history):
+        # The window is between two and three seconds long, so three seconds' worth waits for up to one: of a user also for what the
+        # level before it has used. By a smaller quota it would be three seconds or more, by a larger one or none nothing.
+        assert all(200 <= found <= 1700 for found in times), times
+        assert without_id > 1000, "by the quota of its user"
 
 
 LEVELS = [

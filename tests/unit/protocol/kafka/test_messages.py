@@ -26,12 +26,12 @@ SERVED = [(key, version) for key, served in SUPPORTED.items() for version in ran
 
 
 def same(found: Any, sent: Any) -> bool:
-    """Equal, except that a missing time is None in kio and -1 on our side."""
+    """Equal, except that a missing time is None in kio and -1 on our side. Not a number is the same as itself."""
     if isinstance(found, dict):
         return found.keys() == sent.keys() and all(same(found[name], sent[name]) for name in found)
     if isinstance(found, list):
         return len(found) == len(sent) and all(map(same, found, sent))
-    return bool(found == sent or (found is None and sent == -1))
+    return bool(found == sent or (found is None and sent == -1) or (found != found and sent != sent))
 
 
 HAVE_TIMES = (
