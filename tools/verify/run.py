@@ -39,7 +39,7 @@ SOURCE_ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 60.0
 STEP_S = 0.05
 LOAD_PARTITIONS = 6
-LOAD_START_TIMEOUT_S = 30.0
+LOAD_START_TIMEOUT_S = 60.0
 REPLICATION_FACTOR = 3
 MIN_INSYNC_REPLICAS = 2
 FIRST_REPORT_TIMEOUT_S = 20.0
@@ -227,10 +227,15 @@ class Run:
         )
         deadline = time.monotonic() + LOAD_START_TIMEOUT_S
         while not any(report.event == COMMITTED for report in program.reports.reports):
-            if program.exit_code() is not None or time.monotonic() > deadline:
+            exit_code = program.exit_code()
+            if exit_code is not None or time.monotonic() > deadline:
+                how = (
+                    f"has committed nothing after {LOAD_START_TIMEOUT_S:.0f} s"
+                    if exit_code is None
+                    else f"ended by itself with exit code {exit_code}"
+                )
                 raise ClusterError(
-                    f"{LOAD} on topic {topic} does not get going: is the cluster well (`ottla cluster health`)? "
-                    "`--no-load` leaves it out"
+                    f"{LOAD} on topic {topic} {how}: is the cluster well (`ottla cluster health`)? `--no-load` leaves it out"
                 )
             time.sleep(STEP_S)
         return program
