@@ -61,6 +61,7 @@ from broker.process.server_log import ServerLogHandler
 from broker.process.stopping import StopTime, end_process, unless_stopped
 from broker.quotas.client_quotas import Quotas
 from broker.quotas.connection_rates import ConnectionRates
+from broker.quotas.creation_rates import CreationRates
 from broker.recording.recorder import Recorder
 from broker.recording.recording_page import PATH, RecordingPage
 from broker.replication.isr_updates import IsrUpdates
@@ -258,6 +259,9 @@ class Broker:
             self._configs.of_clients.users = self._scram_users
         self._quotas = Quotas(config, clock.monotonic)
         self._connection_rates = ConnectionRates(config, clock.monotonic)
+        self._creation_rates = CreationRates(
+            config, clock.monotonic, self._listeners.client_names, self._listeners.replica_listener
+        )
         self._configs.of_clients.quotas += (self._quotas, self._connection_rates)
         self._configs.on_topic_configs = self._topic_configs_changed
         self._configs.topics_here = self._log_manager.topics
@@ -497,6 +501,13 @@ class Broker:
         )
         is_brokers = listener == self._listeners.inter_broker
         is_shared = len(self._listeners.client_names) == 1
+
+        def throttle_ms(address: str) -> int:
+            throttled_ms = self._connection_rates.throttle_ms(address)
+            if throttled_ms:
+                self._creation_rates.take_back(listener)
+            return throttled_ms
+
         return AcceptorSettings(
             listener,
             config.num_network_threads,
@@ -507,8 +518,9 @@ class Broker:
             name_of=self._names_of[listener],
             logins=self._logins_at[listener],
             failure_delay_s=config.connection_failed_authentication_delay_ms / 1000,
+            wait_ms=partial(self._creation_rates.wait_ms, listener),
             # Brokers must always get through to each other.
-            throttle_ms=self._connection_rates.throttle_ms if is_shared or not is_brokers else lambda address: 0,
+            throttle_ms=throttle_ms if is_shared or not is_brokers else lambda address: 0,
         )
 
     def _logins(self, listener: str, *, is_control: bool = False) -> Logins | None:
@@ -820,6 +832,7 @@ class Broker:
         self._replicas.update_fetchers(config.num_replica_fetchers)
         self._recorder.apply(config)
         self._counts.limit(config.max_connections, config.max_connections_per_ip)
+        self._creation_rates.changed(config)
         self._controller.set_unclean_election_default(config.unclean_leader_election_enable)
 
     def _topic_configs_changed(self, topics: Mapping[str, TopicOverrides]) -> None:

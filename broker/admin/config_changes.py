@@ -11,18 +11,22 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from broker.settings.config import (
+    LIMITS_OF_LISTENERS,
     BrokerConfig,
     ConfigError,
     TopicConfig,
     attribute,
     key_of_all,
+    parse_broker_value,
     parse_value,
     settings_of,
 )
-from broker.settings.config_layers import DYNAMIC_BROKER_KEYS, THREAD_KEYS, believable, config_text, is_list
+from broker.settings.config_layers import THREAD_KEYS, believable, config_text, is_dynamic, is_list
 from broker.settings.config_sources import ACCEPTED_WITHOUT_EFFECT, SYNONYMS
 from protocol.errors import ErrorCode, KafkaError
 
+NEVER_ZERO = LIMITS_OF_LISTENERS | {"max.connections"}
+"""As `ListenerConnectionQuota.validateReconfiguration`."""
 LAG_KEYS = ("max.compaction.lag.ms", "min.compaction.lag.ms")
 
 
@@ -62,8 +66,11 @@ def changed(
         if operation != Operation.SET:
             value = _with_items(config, key, operation, value, result.get(key), effective)
         result[key] = _checked(config, key, value)
-        if key in THREAD_KEYS and config is BrokerConfig:
-            _check_threads(key, int(result[key]), getattr(effective, attribute(key)))
+        if config is BrokerConfig:
+            if key in THREAD_KEYS:
+                _check_threads(key, int(result[key]), getattr(effective, attribute(key)))
+            elif key_of_all(key) in NEVER_ZERO and not int(result[key]):
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"{key}=0: while a broker runs, it can only be set above 0")
     if any(change.key in LAG_KEYS for change in changes):
         _check_lags(result, effective)
     return result
@@ -103,7 +110,9 @@ def check_request(changes: Sequence[Change]) -> None:
 
 def check_key(config: type, key: str) -> None:
     """Raises KafkaError for an unknown key, or a key that cannot change while a broker runs."""
-    if config is BrokerConfig and key not in DYNAMIC_BROKER_KEYS:
+    if config is BrokerConfig:
+        if is_dynamic(key):
+            return
         if key_of_all(key) in settings_of(config) or key in SYNONYMS or key in ACCEPTED_WITHOUT_EFFECT:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, f"{key} cannot change while a broker runs: set it in server.properties"
@@ -115,7 +124,9 @@ def check_key(config: type, key: str) -> None:
 
 def _checked(config: type, key: str, value: str) -> str:
     try:
-        return config_text(parse_value(config, key, value))
+        return config_text(
+            parse_broker_value(key, value) if config is BrokerConfig else parse_value(config, key, value)
+        )
     except ConfigError as error:
         # As in Kafka, a bad value has another code for a broker than for a topic.
         code = ErrorCode.INVALID_REQUEST if config is BrokerConfig else ErrorCode.INVALID_CONFIG

@@ -17,6 +17,7 @@ from broker.network.paced_transport import PacedTransport
 from broker.network.processor import SWEEP_S, Processor
 from broker.network.request_channel import RequestChannel
 from broker.network.tls_server import TlsServer
+from broker.network.turnstile import Turnstile
 from broker.process.clock import Clock
 from broker.process.descriptors import DescriptorShares
 from broker.process.rare_lines import RareLine
@@ -123,8 +124,9 @@ class AcceptorSettings(NamedTuple):
     to be a follower: at most `claims_max` connections without proof are kept, and a new one replaces the oldest.
 
     `tls_context`: that of the next handshake; None: the listener is in the clear. `name_of` makes a client's name of its certificate; None:
-    the clients' certificates name nobody. `logins`: None: clients do not log in by SASL. `throttle_ms` counts a connection of an address;
-    above 0, it is closed after so many milliseconds.
+    the clients' certificates name nobody. `logins`: None: clients do not log in by SASL. `wait_ms` counts a connection; above 0, it waits
+    for so many milliseconds, and others behind it. Then `throttle_ms` counts it for its address; above 0, it is closed after so many
+    milliseconds.
     """
 
     listener: str
@@ -136,6 +138,7 @@ class AcceptorSettings(NamedTuple):
     name_of: Callable[[bytes], str | None] | None = None
     logins: Logins | None = None
     failure_delay_s: float = 0.1
+    wait_ms: Callable[[], int] = lambda: 0
     throttle_ms: Callable[[str], int] = lambda address: 0
 
 
@@ -164,6 +167,10 @@ class Acceptor:
                 self._admit,
                 judge,
             )
+        self._turnstile = Turnstile(
+            settings.listener, settings.wait_ms, lambda: counts.room_for_handshakes() // 2, clock.monotonic
+        )
+        has_tls = settings.tls_context is not None
         self._processors = [
             Processor(
                 channel,
@@ -172,6 +179,7 @@ class Acceptor:
                 self._arrived,
                 self._gone,
                 self._gate.take if self._gate is not None else judge,
+                self._turnstile if not has_tls else None,  # with TLS, they wait before their handshake
             )
             for _ in range(max(1, settings.processors))
         ]
@@ -184,6 +192,7 @@ class Acceptor:
                 clock.monotonic,
                 counts.room_for_handshakes,
                 settings.throttle_ms,
+                self._turnstile,
             )
         self._next = 0
         self._lingering: dict[ClientConnection, None] = {}
@@ -224,6 +233,7 @@ class Acceptor:
         for server in self._servers:
             server.close()
         self._servers.clear()
+        self._turnstile.close()
 
     def close(self) -> None:
         """Stops accepting and ends every connection."""

@@ -22,6 +22,7 @@ from broker.network.connection_state import HELD_BYTES_MAX, AnswerOrder, Connect
 from broker.network.frame_reader import LARGE, LARGE_BEGINS, LARGE_ENDS, SMALL, FrameReader, IllegalFrame
 from broker.network.large_frames import MODEST_FRAME_MAX
 from broker.network.request_channel import Connection, Request, Ring
+from broker.network.turnstile import hung_up
 from protocol.errors import KafkaError
 from protocol.kafka.framing import MalformedRequest, Part, StoredBytes, parse_request_header
 from protocol.types import ANONYMOUS, Buffer, Principal
@@ -133,16 +134,41 @@ class ClientConnection(Connection):
         self._transport = transport  # type: ignore[assignment]
         name = transport.get_extra_info("peername")
         self.remote_address = str(name[0]) if name else ""
-        self.last_heard = self._monotonic()
-        if not self._processor.admit(self):
-            self.state = ConnectionState.CLOSED
-            if self.closes_in_ms:
-                # What it sends until then is read, and dropped.
-                asyncio.get_running_loop().call_later(self.closes_in_ms / 1000, self.abort)
-            else:
-                transport.abort()  # type: ignore[attr-defined]
+        turnstile = self._processor.turnstile
+        if turnstile is None or turnstile.passes(self):
+            self.begin()
+        elif self.is_open:
+            self.state = ConnectionState.WAITING
+            self._reader.read_little()
+
+    def begin(self) -> None:
+        """Its turn among the new connections has come."""
+        transport = self._transport
+        if transport is None:
             return
-        self._writer.begin(transport)  # type: ignore[arg-type]
+        self.state = ConnectionState.OPEN
+        self.last_heard = self._monotonic()
+        if self._processor.admit(self):
+            self._writer.begin(transport)
+            if self._reader.held:
+                self._read_frames()
+        else:
+            self.state = ConnectionState.CLOSED
+            if not self.closes_in_ms:
+                transport.abort()
+                return
+            # What it sends until then is read, and dropped.
+            asyncio.get_running_loop().call_later(self.closes_in_ms / 1000, self.abort)
+        if not (self._is_reading or self._is_paused or transport.is_closing()):
+            self._is_reading = True
+            transport.resume_reading()
+
+    def has_left(self) -> bool:
+        """As one of `turnstile.Arriving`."""
+        if self._transport is None:
+            return True
+        used = self._transport.get_extra_info("socket")
+        return used is not None and hung_up(used.fileno())
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.state = ConnectionState.CLOSED
@@ -174,6 +200,8 @@ class ClientConnection(Connection):
     def buffer_updated(self, nbytes: int) -> None:
         self.last_heard = self._monotonic()
         if self.state is not ConnectionState.OPEN:
+            if self.state is ConnectionState.WAITING:
+                self._keep_until_its_turn(nbytes)
             return
         self._reader.received(nbytes)
         if not self._large_size:
@@ -185,6 +213,14 @@ class ClientConnection(Connection):
             self._read_frames()
         elif not self._room.may_read(self) or self._room.waits_for_next_turn(self):
             self._pause()
+
+    def _keep_until_its_turn(self, nbytes: int) -> None:
+        """uvloop reads once, even if reading is paused when the connection is made."""
+        self._reader.received(nbytes)
+        self._reader.stop()
+        if self._is_reading and self._transport is not None:
+            self._is_reading = False
+            self._transport.pause_reading()
 
     def eof_received(self) -> bool:
         """The client sends no more. It still gets the answers that are already written."""

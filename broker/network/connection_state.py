@@ -1,5 +1,6 @@
 """The states of a connection, the reasons why its requests wait, and the order of its answers. Pure.
 
+  WAITING --its turn among the new connections has come (`turnstile.py`)--> OPEN; most are open at once
   OPEN --our close, garbage, limits--> CLOSING (answers written before are still sent) --> CLOSED
   OPEN --the client closed it--------> CLOSED
 
@@ -19,6 +20,7 @@ from protocol.types import Buffer
 class ConnectionState(Enum):
     """See the module's docstring."""
 
+    WAITING = "waiting"
     OPEN = "open"
     CLOSING = "closing"
     CLOSED = "closed"

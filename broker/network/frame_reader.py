@@ -162,6 +162,10 @@ class FrameReader:
         self._keep(there, whole)
         return NEED_DATA
 
+    def read_little(self) -> None:
+        """The next read has at most SHORT_READ bytes."""
+        self._view = self._views.short
+
     def stop(self) -> None:
         """The caller takes no more now. It reads less the next time."""
         there = self._end - self._at

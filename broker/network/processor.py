@@ -10,6 +10,7 @@ from broker.network.connection import ClientConnection, Gate, Limits
 from broker.network.connection_state import ConnectionState
 from broker.network.frame_reader import ReceiveViews
 from broker.network.request_channel import RequestChannel
+from broker.network.turnstile import Turnstile
 from broker.process.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -31,9 +32,11 @@ class Processor:
         admit: Callable[[ClientConnection], bool],
         released: Callable[[ClientConnection], None],
         gate: Gate | None = None,
+        turnstile: Turnstile | None = None,
     ) -> None:
-        """`gate`: the one of each new connection."""
+        """`gate`: the one of each new connection. `turnstile`: where it waits before it is admitted."""
         self.gate = gate
+        self.turnstile = turnstile
         self.channel = channel
         self.limits = limits
         self.clock = clock

@@ -27,6 +27,7 @@ import ssl
 from collections import Counter, deque
 from collections.abc import Callable
 
+from broker.network.turnstile import Turnstile, hung_up
 from broker.process.rare_lines import RareLine
 from broker.quotas.connection_rates import LINGERING_MAX
 from protocol.tls import handshake_reason
@@ -95,6 +96,26 @@ class _Pending:
         return False
 
 
+class _Accepted:
+    """A connection before its turn has come."""
+
+    __slots__ = ("_accepted", "_address", "_server")
+
+    def __init__(self, server: TlsServer, accepted: socket.socket, address: str) -> None:
+        self._server = server
+        self._accepted = accepted
+        self._address = address
+
+    def begin(self) -> None:
+        self._server.admit(self._accepted, self._address)
+
+    def abort(self) -> None:
+        self._accepted.close()
+
+    def has_left(self) -> bool:
+        return hung_up(self._accepted.fileno())
+
+
 class TlsServer:
     """Binds first, serves later, as a plain listener does."""
 
@@ -106,10 +127,11 @@ class TlsServer:
         monotonic: Callable[[], float],
         room: Callable[[], int],
         throttle_ms: Callable[[str], int] = lambda address: 0,
+        turnstile: Turnstile | None = None,
     ) -> None:
         """`context`: for the next handshake. `new_protocol`: for the next connection; it is called when the handshake is done. `room`: how
         many connections may be pending; the result is taken within PENDING_MIN and PENDING_MAX. `throttle_ms`: counts a connection of that
-        address; above 0, it is closed after so many milliseconds, without a handshake.
+        address; above 0, it is closed after so many milliseconds, without a handshake. `turnstile`: where connections wait before that.
         """
         self._listener = listener
         self._context = context
@@ -129,6 +151,7 @@ class TlsServer:
         self._retries: dict[socket.socket, asyncio.TimerHandle] = {}
         self._is_closed = False
         self._throttle_ms = throttle_ms
+        self._turnstile = turnstile
         self._lingering: dict[socket.socket, asyncio.TimerHandle] = {}
 
     @property
@@ -200,10 +223,16 @@ class TlsServer:
                 self._retries[listening] = loop.call_later(ACCEPT_AGAIN_S, self._accept_from, listening)
                 break
             accepted.setblocking(False)
-            if throttle_ms := self._throttle_ms(str(peer[0])):
-                self._linger(accepted, throttle_ms)
-                continue
-            self._arrived(_Pending(accepted, str(peer[0]), self._monotonic()))
+            new = _Accepted(self, accepted, str(peer[0]))
+            if self._turnstile is None or self._turnstile.passes(new):
+                new.begin()
+
+    def admit(self, accepted: socket.socket, address: str) -> None:
+        """The turn of a new connection has come."""
+        if throttle_ms := self._throttle_ms(address):
+            self._linger(accepted, throttle_ms)
+        else:
+            self._arrived(_Pending(accepted, address, self._monotonic()))
 
     def _linger(self, accepted: socket.socket, milliseconds: int) -> None:
         """The socket is closed after this time, or at once if there are too many of them."""

@@ -572,6 +572,11 @@ class BrokerConfig:
     connections_max_idle_ms: int = setting(600000, minimum=-1)
     max_connections: int = setting(INT_MAX, minimum=0, maximum=INT_MAX)
     max_connections_per_ip: int = setting(INT_MAX, minimum=0, maximum=INT_MAX)
+    max_connection_creation_rate: int = setting(
+        INT_MAX, minimum=0, maximum=INT_MAX, doc="how many connections are accepted in each second; further ones wait"
+    )
+    limits_of_listeners: Mapping[str, int] = field(default_factory=dict, repr=False)
+    """`listener.name.<listener>.max.connection.creation.rate`, by that key."""
     max_in_flight_requests_per_connection: int = setting(
         100, minimum=1, doc="ottla's own: limit of pipelined requests on one connection"
     )
@@ -817,9 +822,17 @@ HANDLER_KEY = re.compile(
 """The keys of `BrokerConfig.sasl_handlers`."""
 
 
+MAX_CONNECTION_CREATION_RATE = "max.connection.creation.rate"
+LIMITS_OF_LISTENERS = frozenset({MAX_CONNECTION_CREATION_RATE})
+"""Settings that may have the prefix, and may change while the broker runs."""
+
+
 def key_of_all(key: str) -> str:
     """`ssl.keystore.location` for `listener.name.internal.ssl.keystore.location`; other keys as they are."""
     if key.startswith(LISTENER_PREFIX):
+        name, _, rest = key[len(LISTENER_PREFIX) :].partition(".")
+        if name and rest in LIMITS_OF_LISTENERS:
+            return rest
         name, dot, rest = key[len(LISTENER_PREFIX) :].partition(".ssl.")
         if name and dot and f"ssl.{rest}" in settings_of(BrokerConfig):
             return f"ssl.{rest}"
@@ -827,6 +840,17 @@ def key_of_all(key: str) -> str:
             if key.endswith(f".{of_all}"):
                 return of_all
     return key
+
+
+def limit_of_listener(config: BrokerConfig, listener: str, key: str) -> int:
+    """The value of one of LIMITS_OF_LISTENERS for a listener: its own, or that of all."""
+    of_all: int = getattr(config, attribute(key))
+    return config.limits_of_listeners.get(f"{LISTENER_PREFIX}{listener.lower()}.{key}", of_all)
+
+
+def is_limit_of_listener(key: str) -> bool:
+    """Whether this is one of LIMITS_OF_LISTENERS, with the prefix."""
+    return key not in LIMITS_OF_LISTENERS and key_of_all(key) in LIMITS_OF_LISTENERS
 
 
 def is_secret(key: str) -> bool:
@@ -870,6 +894,15 @@ def parse_value(config: type, key: str, text: str) -> int | float | bool | str:
         except ConfigError as error:
             raise ConfigError(f"{key}={error}") from None
     return value
+
+
+def parse_broker_value(key: str, text: str) -> Any:
+    """As `parse_value`, of a setting of the broker, with or without the prefix of a listener."""
+    of_all = key_of_all(key)
+    try:
+        return parse_value(BrokerConfig, of_all, text)
+    except ConfigError as error:
+        raise ConfigError(f"{key.removesuffix(of_all)}{error}") from None
 
 
 def _parse_text(spec: Any, key: str, text: str) -> str:

@@ -23,6 +23,9 @@ from broker.settings.config import (
     ConfigError,
     TopicConfig,
     attribute,
+    is_limit_of_listener,
+    key_of_all,
+    parse_broker_value,
     parse_value,
     settings_of,
 )
@@ -50,6 +53,7 @@ DYNAMIC_BROKER_KEYS = (
         "log.cleaner.io.buffer.load.factor",
         "log.cleaner.io.buffer.size",
         "log.cleaner.io.max.bytes.per.second",
+        "max.connection.creation.rate",
         "max.connections",
         "max.connections.per.ip",
         "producer.id.expiration.ms",
@@ -167,9 +171,10 @@ class ConfigLayers:
     effective: BrokerConfig = field(init=False)
 
     def __post_init__(self) -> None:
-        values: dict[str, Any] = {
-            attribute(key): parse_value(BrokerConfig, key, text) for key, text in {**self.cluster, **self.own}.items()
-        }
+        dynamic = {**self.cluster, **self.own}
+        values = {attribute(key): parse_broker_value(key, text) for key, text in dynamic.items() if key in _KNOWN}
+        limits = {key: parse_broker_value(key, text) for key, text in dynamic.items() if key not in _KNOWN}
+        values["limits_of_listeners"] = {**self.static.limits_of_listeners, **limits}
         object.__setattr__(self, "effective", replace(self.static, **values))
 
     def describe_broker(self) -> Iterator[DescribedSetting]:
@@ -185,6 +190,10 @@ class ConfigLayers:
             yield _described(spec, key, value or _unset(spec), source, synonyms)
             for older in OLDER_KEYS.get(key, ()):
                 yield self._older_setting(key, older)
+        for key in sorted(self.effective.limits_of_listeners):
+            synonyms = self._layers_of((key, key_of_all(key)), key)
+            value = str(self.effective.limits_of_listeners[key])
+            yield _described(_spec(key), key, value, synonyms[0].source, synonyms)
 
     def _older_setting(self, key: str, older: str) -> DescribedSetting:
         synonyms = self._layers_of((key, *OLDER_KEYS[key]), older)
@@ -197,7 +206,9 @@ class ConfigLayers:
         """The dynamic settings for all brokers."""
         for key, text in sorted(self.cluster.items()):
             source = Source.DYNAMIC_DEFAULT_BROKER_CONFIG
-            yield _described(settings_of(BrokerConfig)[key], key, text, source, (Synonym(key, text, source),))
+            names = [name for name in dict.fromkeys((key, key_of_all(key))) if name in self.cluster]
+            synonyms = tuple(Synonym(name, self.cluster[name], source) for name in names)
+            yield _described(_spec(key), key, text, source, synonyms)
 
     def describe_topic(self, overrides: Mapping[str, str]) -> Iterator[DescribedSetting]:
         """Every setting of a topic with these overrides."""
@@ -244,6 +255,19 @@ class ConfigLayers:
         return None
 
 
+_KNOWN = settings_of(BrokerConfig)
+
+
+def _spec(key: str) -> Any:
+    """The field of a broker's setting, with or without the prefix of a listener."""
+    return _KNOWN[key_of_all(key)]
+
+
+def is_dynamic(key: str) -> bool:
+    """Whether this setting of a broker may change while it runs."""
+    return key in DYNAMIC_BROKER_KEYS or is_limit_of_listener(key)
+
+
 def _default_text(key: str) -> str | None:
     spec = settings_of(BrokerConfig).get(key)
     if spec is None:
@@ -281,12 +305,13 @@ def believable(
     usable: dict[str, str] = {}
     complaints = []
     for key, text in found.items():
-        if key not in known or (config is BrokerConfig and key not in DYNAMIC_BROKER_KEYS):
+        if key not in known if config is not BrokerConfig else not is_dynamic(key):
             reason = "cannot change while a broker runs" if key in known else "is unknown"
             complaints.append(f"{entity}: {key} {reason}, and is ignored")
             continue
         try:
-            usable[key] = config_text(parse_value(config, key, text))
+            parsed = parse_broker_value(key, text) if config is BrokerConfig else parse_value(config, key, text)
+            usable[key] = config_text(parsed)
         except ConfigError as error:
             remedy = f"the earlier value {earlier[key]} stays" if key in earlier else "the setting is ignored"
             complaints.append(f"{entity}: {error}: {remedy}")
@@ -304,7 +329,7 @@ def is_list(config: type, key: str) -> bool:
 def _described(
     spec: Any, key: str, value: str | None, source: Source, synonyms: tuple[Synonym, ...]
 ) -> DescribedSetting:
-    is_broker_key = settings_of(BrokerConfig).get(key) is spec
+    is_broker_key = settings_of(BrokerConfig).get(key_of_all(key)) is spec
     documentation = spec.metadata["doc"]
     if is_broker_key and not documentation and key in TOPIC_KEY_OF:
         documentation = settings_of(TopicConfig)[TOPIC_KEY_OF[key]].metadata["doc"]

@@ -16,6 +16,7 @@ from broker.settings.config import (
     JAAS_KEY,
     BrokerConfig,
     ConfigError,
+    is_limit_of_listener,
     key_of_all,
     parse_value,
     settings_of,
@@ -169,11 +170,15 @@ def _build(settings: Iterable[Setting], warnings: list[str]) -> LoadedConfig:
     given: dict[str, str] = {}
     ssl_of_listeners: dict[str, str] = {}
     sasl_of_listeners: dict[str, int | str] = {}
+    limits_of_listeners: dict[str, int] = {}
     jaas: dict[str, str] = {}
     sasl_handlers: dict[str, str] = {}
     for key, text, where in settings:
         if key in known:
             values[key] = _parse(key, text, where)
+            given[key] = text.strip()
+        elif is_limit_of_listener(key):
+            limits_of_listeners[key] = _parse(key_of_all(key), text, where, key)
             given[key] = text.strip()
         elif (shared := key_of_all(key)) != key:
             of_listeners: dict[str, Any] = ssl_of_listeners if shared.startswith("ssl.") else sasl_of_listeners
@@ -198,6 +203,7 @@ def _build(settings: Iterable[Setting], warnings: list[str]) -> LoadedConfig:
         **{key.replace(".", "_"): value for key, value in merged.items()},
         ssl_of_listeners=ssl_of_listeners,
         sasl_of_listeners=sasl_of_listeners,
+        limits_of_listeners=limits_of_listeners,
         jaas=jaas,
         sasl_handlers=sasl_handlers,
     )

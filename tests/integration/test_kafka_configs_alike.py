@@ -82,6 +82,14 @@ CHANGES = [  # One that is taken is the last of its key: Kafka applies it a mome
     ("compression.gzip.level", "3"),
     ("compression.gzip.level", "0"),
     ("log.segment.bytes", "1"),
+    ("max.connections", "0"),
+    ("max.connections.per.ip", "2000000000"),
+    ("max.connection.creation.rate", "0"),
+    ("max.connection.creation.rate", "1000"),
+    ("listener.name.plaintext.max.connection.creation.rate", "0"),
+    ("listener.name.plaintext.max.connection.creation.rate", "many"),
+    ("listener.name.plaintext.max.connection.creation.rate", "2000"),
+    ("listener.name.other.max.connection.creation.rate", "3000"),
 ]
 TOPIC_CHANGES = [
     ("message.format.version", "0.10.2"),

@@ -136,3 +136,19 @@ def test_appended_and_subtracted_items_have_no_duplicates(first: list[str], seco
     assert [item for item in both[REPLICAS].split(",") if item] == list(dict.fromkeys(first + second))
     left = altered(both, (REPLICAS, SUBTRACT, ",".join(first)))
     assert {item for item in left[REPLICAS].split(",") if item} == set(second) - set(first)
+
+
+OF_CLIENTS = "listener.name.clients.max.connection.creation.rate"
+
+
+def test_the_limit_of_one_listener_may_change() -> None:
+    assert altered({}, (OF_CLIENTS, SET, " 5 "), config=BrokerConfig) == {OF_CLIENTS: "5"}
+    assert altered({OF_CLIENTS: "5"}, (OF_CLIENTS, DELETE, None), config=BrokerConfig) == {}
+
+
+@pytest.mark.parametrize("key", [OF_CLIENTS, "max.connection.creation.rate", "max.connections"])
+@pytest.mark.parametrize("value", ["0", "-1", "many"])
+def test_limits_of_connections_that_a_running_broker_does_not_take(key: str, value: str) -> None:
+    with pytest.raises(KafkaError, match=f"INVALID_REQUEST: {key}=") as caught:
+        altered({}, (key, SET, value), config=BrokerConfig)
+    assert caught.value.code is ErrorCode.INVALID_REQUEST

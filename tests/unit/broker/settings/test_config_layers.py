@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from broker.settings.config import BROKER_KEY_OF, LONG_MAX, BrokerConfig, TopicConfig, settings_of
+from broker.settings.config import (
+    BROKER_KEY_OF,
+    INT_MAX,
+    LONG_MAX,
+    BrokerConfig,
+    TopicConfig,
+    limit_of_listener,
+    settings_of,
+)
 from broker.settings.config_layers import (
     ABSENT_UNLESS_SET,
     DYNAMIC_BROKER_KEYS,
@@ -167,3 +175,58 @@ def test_invalid_and_unknown_settings_in_zookeeper_are_not_used(
     assert got == usable
     assert len(complaints) == bool(complaint)
     assert all(complaint in text and "somebody" in text for text in complaints)
+
+
+RATE = "max.connection.creation.rate"
+OF_CLIENTS = f"listener.name.clients.{RATE}"
+
+
+@pytest.mark.parametrize(
+    ("given", "cluster", "own", "expected"),
+    [
+        ("", {}, {}, (INT_MAX, INT_MAX)),
+        ("", {RATE: "7"}, {}, (7, 7)),
+        ("", {OF_CLIENTS: "7"}, {}, (7, INT_MAX)),
+        (f"{OF_CLIENTS}=5", {}, {}, (5, INT_MAX)),
+        (f"{OF_CLIENTS}=5", {RATE: "7"}, {}, (5, 7)),
+        (f"{OF_CLIENTS}=5", {OF_CLIENTS: "7"}, {}, (7, INT_MAX)),
+        (f"{OF_CLIENTS}=5", {OF_CLIENTS: "7"}, {OF_CLIENTS: "9"}, (9, INT_MAX)),
+    ],
+)
+def test_the_limit_of_one_listener(
+    given: str, cluster: dict[str, str], own: dict[str, str], expected: tuple[int, int]
+) -> None:
+    loaded = load(f"broker.id=1\nzookeeper.connect=zk:2181\nlog.dirs=/d\n{given}", "f", {}, ())
+    assert loaded.warnings == ()
+    effective = ConfigLayers(loaded.config, cluster, own, loaded.given).effective
+    assert tuple(limit_of_listener(effective, name, RATE) for name in ("CLIENTS", "OTHERS")) == expected
+
+
+def test_the_limit_of_one_listener_is_described_with_those_of_all() -> None:
+    layers = ConfigLayers(
+        BrokerConfig(broker_id=1, limits_of_listeners={OF_CLIENTS: 5}),
+        {RATE: "7", OF_CLIENTS: "8"},
+        {OF_CLIENTS: "9"},
+        {OF_CLIENTS: "5"},
+    )
+    row = broker_row(layers, OF_CLIENTS)
+    assert (row.value, row.source, row.config_type) == ("9", Source.DYNAMIC_BROKER_CONFIG, ConfigType.INT)
+    assert [(each.name, each.value) for each in row.synonyms] == [
+        (OF_CLIENTS, "9"),
+        (OF_CLIENTS, "8"),
+        (RATE, "7"),
+        (OF_CLIENTS, "5"),
+        (RATE, str(INT_MAX)),
+    ]
+    rows = {row.name: row.synonyms for row in layers.describe_cluster_default()}
+    assert [each.name for each in rows[OF_CLIENTS]] == [OF_CLIENTS, RATE]
+
+
+def test_a_limit_of_one_listener_in_zookeeper_is_checked() -> None:
+    found = {OF_CLIENTS: "many", "listener.name.clients.max.connection.rate": "5"}
+    usable, complaints = believable(BrokerConfig, found, {OF_CLIENTS: "5"}, "broker 1")
+    assert usable == {OF_CLIENTS: "5"}
+    assert [complaint.partition(":")[2].split()[0] for complaint in complaints] == [
+        f"{OF_CLIENTS}='many':",
+        "listener.name.clients.max.connection.rate",
+    ]
