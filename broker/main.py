@@ -573,7 +573,7 @@ class Broker:
 
         return ControlLogins(logins, is_broker, delay_s)
 
-    def _name_of(self, listener: str) -> Callable[[bytes], str | None] | None:
+    def _name_of(self, listener: str) -> Callable[[bytes], str] | None:
         """How the listener names clients by their certificates; None: it asks for none, or clients log in. Raises ConfigError."""
         tls = self._tls.of(listener)
         if tls is None or self._sasl.of(listener) is not None or not tls.wants_certificates:

@@ -23,6 +23,7 @@ from broker.process.descriptors import DescriptorShares
 from broker.process.rare_lines import RareLine
 from broker.quotas.connection_rates import LINGERING_MAX
 from broker.quotas.quota_configs import CONNECTION_CREATION_RATE
+from broker.security.certificate_subject import BadSubject
 from broker.security.login import Logins
 from protocol.kafka.framing import MalformedRequest, RequestHeader, parse_request_header
 from protocol.types import USER, Buffer, Principal
@@ -135,7 +136,7 @@ class AcceptorSettings(NamedTuple):
     is_limited: bool = True
     is_of_follower: Callable[[RequestHeader, Buffer], Claim] | None = None
     tls_context: Callable[[], ssl.SSLContext] | None = None
-    name_of: Callable[[bytes], str | None] | None = None
+    name_of: Callable[[bytes], str] | None = None
     logins: Logins | None = None
     failure_delay_s: float = 0.1
     wait_ms: Callable[[], int] = lambda: 0
@@ -267,13 +268,11 @@ class Acceptor:
             self._linger(connection, throttle_ms)
             return False
         if self._settings.name_of is not None and (certificate := connection.certificate()) is not None:
-            name = self._settings.name_of(certificate)
-            if name is None:
-                self._refused(
-                    connection, "no rule of ssl.principal.mapping.rules is for the subject of its certificate"
-                )
+            try:
+                connection.principal = Principal(USER, self._settings.name_of(certificate))
+            except BadSubject as problem:
+                self._refused(connection, str(problem))
                 return False
-            connection.principal = Principal(USER, name)
         if self._gate is not None:
             self._gate.arrived(connection)
             return True

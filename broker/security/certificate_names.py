@@ -1,4 +1,4 @@
-"""The name of a client by its certificate, as Kafka has it: the subject in RFC 2253, then `ssl.principal.mapping.rules` (KIP-371). Pure."""
+"""The name of a client by its certificate, as Kafka has it: its subject, and then `ssl.principal.mapping.rules` (KIP-371). Pure."""
 
 from __future__ import annotations
 
@@ -6,21 +6,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from broker.security.certificate_subject import BadSubject, subject_of
+
 SPLIT = re.compile(r"\s*((DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?).*?|(.*?))\s*(?:,\s*|$)")
 REFERENCE = re.compile(r"\$(\d+)|\\(.)", re.DOTALL)
-ESCAPED = re.compile(r'([,+"\\<>;])')
-NAMES = {
-    "2.5.4.3": "CN",
-    "2.5.4.6": "C",
-    "2.5.4.7": "L",
-    "2.5.4.8": "ST",
-    "2.5.4.9": "STREET",
-    "2.5.4.10": "O",
-    "2.5.4.11": "OU",
-    "0.9.2342.19200300.100.1.25": "DC",
-    "0.9.2342.19200300.100.1.1": "UID",
-}
-"""Object identifier -> the word that RFC 2253 has for it. Java writes all others as numbers, with the value in hex."""
 
 
 class BadRules(ValueError):
@@ -73,55 +62,14 @@ def read_rules(text: str) -> list[Rule]:
     return rules
 
 
-def namer(rules: list[Rule]) -> Callable[[bytes], str | None]:
-    """A function from a certificate in DER to the client's name; None if no rule is for its subject."""
+def namer(rules: list[Rule]) -> Callable[[bytes], str]:
+    """A function from a certificate in DER to the client's name. It raises BadSubject, also if no rule is for the subject."""
 
-    def name_of(certificate: bytes) -> str | None:
+    def name_of(certificate: bytes) -> str:
         subject = subject_of(certificate)
-        return next((name for rule in rules if (name := rule.apply(subject)) is not None), None)
+        for rule in rules:
+            if (name := rule.apply(subject)) is not None:
+                return name
+        raise BadSubject("no rule of ssl.principal.mapping.rules is for the subject of its certificate")
 
     return name_of
-
-
-def subject_of(certificate: bytes) -> str:
-    """The subject of a certificate in DER, as Java's X500Principal.getName() writes it: the last part first."""
-    # Imported late: few listeners ask for certificates.
-    from cryptography import x509
-
-    subject = x509.load_der_x509_certificate(certificate).subject
-    parts = []
-    for attributes in reversed(list(subject.rdns)):
-        words = []
-        for attribute in attributes:
-            identifier = attribute.oid.dotted_string
-            if identifier in NAMES and isinstance(attribute.value, str):
-                words.append(f"{NAMES[identifier]}={_escaped(attribute.value)}")
-            else:
-                alone = x509.Name([x509.RelativeDistinguishedName([attribute])]).public_bytes()
-                words.append(f"{identifier}=#{_value_of(alone).hex()}")
-        parts.append("+".join(words))
-    return ",".join(parts)
-
-
-def _value_of(name: bytes) -> bytes:
-    """The DER of the value in a name of one attribute: SEQUENCE, SET, SEQUENCE, the identifier, the value."""
-    at = 0
-    for _ in range(3):
-        at = _content(name, at)
-    at = _content(name, at) + name[at + 1]  # an identifier has fewer than 128 bytes
-    return name[at:]
-
-
-def _content(data: bytes, at: int) -> int:
-    """Where the content of the element at `at` begins."""
-    length = data[at + 1]
-    return at + 2 + (length & 0x7F if length >= 0x80 else 0)
-
-
-def _escaped(value: str) -> str:
-    text = ESCAPED.sub(r"\\\1", value)
-    if text.startswith(("#", " ")):
-        text = "\\" + text
-    if text.endswith(" ") and len(text) > 1:
-        text = text[:-1] + "\\ "
-    return text

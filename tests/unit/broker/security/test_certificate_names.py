@@ -7,6 +7,7 @@ import datetime
 import pytest
 
 from broker.security.certificate_names import BadRules, namer, read_rules
+from broker.security.certificate_subject import BadSubject
 
 x509 = pytest.importorskip("cryptography.x509")
 
@@ -34,7 +35,7 @@ COUNTRY, ORGANIZATION, UNIT, NAME, EMAIL = "2.5.4.6", "2.5.4.10", "2.5.4.11", "2
         (((COUNTRY, "DE"), (ORGANIZATION, "us"), (NAME, "client")), "CN=client,O=us,C=DE"),
         (((NAME, 'a,b+"c"\\<d>;'),), 'CN=a\\,b\\+\\"c\\"\\\\\\<d\\>\\;'),
         (((NAME, " x "),), "CN=\\ x\\ "),
-        (((NAME, "#x=y"),), "CN=\\#x=y"),
+        (((NAME, "#x=y"),), "CN=\\#x\\=y"),
         (((NAME, "ünï"),), "CN=ünï"),
         (((NAME, "c"), (EMAIL, "a@b")), "1.2.840.113549.1.9.1=#1603614062,CN=c"),
     ],
@@ -55,12 +56,16 @@ SUBJECT = certificate((COUNTRY, "DE"), (UNIT, "Ops"), (NAME, "Client"))
         ("RULE:^CN=(.*?),.*$/$1/", "Client"),
         ("RULE:^CN=(.*?),.*$/$12 $3/", "Client2 $3"),
         ("RULE:^CN=other.*$/x/,DEFAULT", "CN=Client,OU=Ops,C=DE"),
-        ("RULE:^CN=other.*$/x/", None),
-        ("RULE:CN=Client/x/", None),
     ],
 )
-def test_rules(rules: str, name: str | None) -> None:
+def test_rules(rules: str, name: str) -> None:
     assert namer(read_rules(rules))(SUBJECT) == name
+
+
+@pytest.mark.parametrize("rules", ["RULE:^CN=other.*$/x/", "RULE:CN=Client/x/"])
+def test_a_subject_without_a_rule_is_refused(rules: str) -> None:
+    with pytest.raises(BadSubject, match=r"no rule of ssl\.principal\.mapping\.rules"):
+        namer(read_rules(rules))(SUBJECT)
 
 
 @pytest.mark.parametrize("rules", ["CN=x", "RULE:only", "DEFAULT,other", "RULE:(/x/"])
