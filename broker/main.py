@@ -297,6 +297,7 @@ class Broker:
             self._events,
             self._tls_context(self._listeners.control_plane),
             self._control_logins(),
+            partial(self._tls_refused, self._listeners.control_plane),
         )
         self._control.limit_connections(shares.control)
         self._acceptors: dict[str, Acceptor] = {}
@@ -521,7 +522,11 @@ class Broker:
             wait_ms=partial(self._creation_rates.wait_ms, listener),
             # Brokers must always get through to each other.
             throttle_ms=throttle_ms if is_shared or not is_brokers else lambda address: 0,
+            tls_refused=partial(self._tls_refused, listener),
         )
+
+    def _tls_refused(self, listener: str, address: str, reason: str) -> None:
+        self._machine.audit.handshake_refused(address, listener, reason)
 
     def _logins(self, listener: str, *, is_control: bool = False) -> Logins | None:
         """What logins on the listener need; None: there are none. `is_control`: only brokers log in there."""

@@ -100,9 +100,13 @@ class ControlConnections:
         handle_frame: HandleFrame,
         tls_context: Callable[[], ssl.SSLContext] | None = None,
         logins: ControlLogins | None = None,
+        tls_refused: Callable[[str, str], None] = lambda address, reason: None,
     ) -> None:
-        """`tls_context`: that of the next handshake; None: the listener is in the clear. `logins` None: nobody logs in."""
+        """`tls_context`: that of the next handshake; None: the listener is in the clear. `logins` None: nobody logs in.
+        `tls_refused(address, reason)`: a handshake has failed.
+        """
         self._logins = logins
+        self._tls_refused = tls_refused
         self._tls_context = tls_context
         self._tls: TlsServer | None = None
         self._handle_frame = handle_frame
@@ -123,7 +127,12 @@ class ControlConnections:
             return int(self._server.sockets[0].getsockname()[1])
         monotonic = asyncio.get_running_loop().time
         self._tls = TlsServer(
-            LISTENER, self._tls_context, self._new_stream, monotonic, lambda: self.connections_max // 4
+            LISTENER,
+            self._tls_context,
+            self._new_stream,
+            monotonic,
+            lambda: self.connections_max // 4,
+            refused=self._tls_refused,
         )
         bound = await self._tls.bind(host, port)
         self._tls.serve(BACKLOG)

@@ -55,6 +55,7 @@ def _nothing() -> None:
 class ControlListener:
     """`controlled_shutdown` is the controller's handler; it answers NOT_CONTROLLER when the controller is not active.
     `much_is_new`: see `RequestPauses`. `ask_for_everything` and `load_created`: see `LeaderAndIsrHandler`.
+    `tls_context`, `logins`, `tls_refused`: see `ControlConnections`.
 
     `when_registered` returns once this life of the broker is registered. Requests wait for it, because until then the broker
     cannot tell whether a request is for this life or an earlier one (STA-3). Without a `confirmation` every sender is believed.
@@ -74,6 +75,7 @@ class ControlListener:
         events: EventLog | None = None,
         tls_context: Callable[[], ssl.SSLContext] | None = None,
         logins: ControlLogins | None = None,
+        tls_refused: Callable[[str, str], None] = lambda address, reason: None,
     ) -> None:
         self._events = events
         self._replica_manager = replica_manager
@@ -93,7 +95,7 @@ class ControlListener:
         self._when_registered = when_registered or _at_once
         self._own_broker_epoch = own_broker_epoch
         self._confirmation = confirmation
-        self._connections = ControlConnections(self._answer, tls_context, logins)
+        self._connections = ControlConnections(self._answer, tls_context, logins, tls_refused)
 
     def limit_connections(self, count: int) -> None:
         """Sets the limit to `count`, the control plane's share of the descriptors, within 1 to CONNECTIONS_MAX."""

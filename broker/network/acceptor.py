@@ -127,7 +127,7 @@ class AcceptorSettings(NamedTuple):
     `tls_context`: that of the next handshake; None: the listener is in the clear. `name_of` makes a client's name of its certificate; None:
     the clients' certificates name nobody. `logins`: None: clients do not log in by SASL. `wait_ms` counts a connection; above 0, it waits
     for so many milliseconds, and others behind it. Then `throttle_ms` counts it for its address; above 0, it is closed after so many
-    milliseconds.
+    milliseconds. `tls_refused(address, reason)`: a handshake has failed, or the name in the certificate is none.
     """
 
     listener: str
@@ -141,6 +141,7 @@ class AcceptorSettings(NamedTuple):
     failure_delay_s: float = 0.1
     wait_ms: Callable[[], int] = lambda: 0
     throttle_ms: Callable[[str], int] = lambda address: 0
+    tls_refused: Callable[[str, str], None] = lambda address, reason: None
 
 
 class Acceptor:
@@ -194,6 +195,7 @@ class Acceptor:
                 counts.room_for_handshakes,
                 settings.throttle_ms,
                 self._turnstile,
+                settings.tls_refused,
             )
         self._next = 0
         self._lingering: dict[ClientConnection, None] = {}
@@ -272,6 +274,7 @@ class Acceptor:
                 connection.principal = Principal(USER, self._settings.name_of(certificate))
             except BadSubject as problem:
                 self._refused(connection, str(problem))
+                self._settings.tls_refused(connection.remote_address, str(problem))
                 return False
         if self._gate is not None:
             self._gate.arrived(connection)

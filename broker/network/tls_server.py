@@ -128,10 +128,12 @@ class TlsServer:
         room: Callable[[], int],
         throttle_ms: Callable[[str], int] = lambda address: 0,
         turnstile: Turnstile | None = None,
+        refused: Callable[[str, str], None] = lambda address, reason: None,
     ) -> None:
         """`context`: for the next handshake. `new_protocol`: for the next connection; it is called when the handshake is done. `room`: how
         many connections may be pending; the result is taken within PENDING_MIN and PENDING_MAX. `throttle_ms`: counts a connection of that
         address; above 0, it is closed after so many milliseconds, without a handshake. `turnstile`: where connections wait before that.
+        `refused(address, reason)` is called for each handshake that has failed, but not for one that did not come in time.
         """
         self._listener = listener
         self._context = context
@@ -152,6 +154,7 @@ class TlsServer:
         self._is_closed = False
         self._throttle_ms = throttle_ms
         self._turnstile = turnstile
+        self._refused = refused
         self._lingering: dict[socket.socket, asyncio.TimerHandle] = {}
 
     @property
@@ -347,7 +350,9 @@ class TlsServer:
                 ssl_shutdown_timeout=CLOSING_S,
             )
         except ssl.SSLError as problem:
-            self._failed(one, handshake_reason(problem))
+            reason = handshake_reason(problem)
+            self._failed(one, reason)
+            self._refused(one.address, reason)
         except ConnectionAbortedError:
             self._failed(one, TOO_LATE)
         except OSError as problem:

@@ -1,9 +1,11 @@
-"""The audit log: one JSON line for each login that is refused and each request that is denied (Kafka's `kafka.authorizer.logger`).
+"""The audit log: one JSON line for each handshake of TLS and each login that is refused, and each request that is denied.
 
     {"time_ms":...,"kind":"login_refused","address":"10.0.0.7","listener":"CLIENTS","user":"bob","mechanism":"PLAIN","reason":"..."}
+    {"time_ms":...,"kind":"handshake_refused","address":"10.0.0.7","listener":"SSL","reason":"its certificate is not valid: ..."}
     {"time_ms":...,"kind":"denied","address":"10.0.0.7","principal":"User:bob","operation":"Write","resource":"Topic:orders",...}
 
-Clients decide how often that happens, and must neither fill a disk nor push each other out of the log:
+Kafka has the denials in the log of `kafka.authorizer.logger`. Clients decide how often that happens, and must neither fill a disk nor push
+each other out of the log:
 
 * The file is rotated: all files together have a fixed size.
 * A *source* is an address, or after a login an address and a principal. It may write a burst, and then a line in a second. What it caused
@@ -48,6 +50,11 @@ class AuditLog:
         """`user`, `mechanism`: what the client has said until then, or "". Anybody can name any user, so the source is the address."""
         said = {"user": shortened(user, TEXT_MAX), "mechanism": shortened(mechanism, TEXT_MAX)}
         self._add("login_refused", address, address=address, listener=listener, **said, reason=reason)
+
+    def handshake_refused(self, address: str, listener: str, reason: str) -> None:
+        """`reason`: what was wrong with the handshake of TLS, or with the name in the client's certificate."""
+        said = shortened(reason, TEXT_MAX)
+        self._add("handshake_refused", address, address=address, listener=listener, reason=said)
 
     def denied(self, address: str, principal: str, operation: str, resource: str, api: str) -> None:
         """`resource`: its type and name, such as `Topic:orders`."""

@@ -54,8 +54,14 @@ class Listener:
         )
         self.tls = ListenerTls("OUTSIDE", config)
         self.room = 1000
+        self.refused: list[tuple[str, str]] = []
         self.server = TlsServer(
-            "OUTSIDE", lambda: self.tls.server_context, Echo, asyncio.get_running_loop().time, lambda: self.room
+            "OUTSIDE",
+            lambda: self.tls.server_context,
+            Echo,
+            asyncio.get_running_loop().time,
+            lambda: self.room,
+            refused=lambda *refused: self.refused.append(refused),
         )
 
     async def __aenter__(self) -> Listener:
@@ -141,6 +147,8 @@ async def test_a_wrong_certificate_is_refused_and_named(
         assert answer == b""
         await listener.until(lambda: caplog.messages)
     assert f"TLS handshake of {HOST} on OUTSIDE failed: {reason}" in caplog.text
+    ((address, said),) = listener.refused
+    assert (address, said[: len(reason)]) == (HOST, reason)
 
 
 async def test_other_failures_are_named_at_most_once_a_second(
@@ -161,6 +169,7 @@ async def test_other_failures_are_named_at_most_once_a_second(
             await asyncio.to_thread(listener.distrust)  # asyncio's clients send no alert
         await listener.until(lambda: len(caplog.messages) == 2)
     assert "it ended the handshake: unknown ca (and 4 earlier handshakes)" in caplog.messages[1]
+    assert [reason[:12] for _, reason in listener.refused] == ["it sent no T"] * 5 + ["it ended the"]
 
 
 async def test_half_a_handshake_is_closed_after_a_time(
@@ -180,6 +189,7 @@ async def test_half_a_handshake_is_closed_after_a_time(
         with suppress(ConnectionResetError):
             assert held.recv(1) == b""
     assert "no complete handshake within" in caplog.text
+    assert not listener.refused
 
 
 async def test_half_handshakes_do_not_keep_others_out(

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-import uvloop
 
 from broker.network import turnstile
 from broker.network.acceptor import Acceptor, AcceptorSettings, ConnectionCounts
@@ -16,12 +15,6 @@ from broker.network.request_channel import RequestChannel
 from broker.network.turnstile import PASSED_IN_A_TURN, Turnstile, hung_up
 from tests.support.fake_time import FakeTime
 from tests.unit.broker.network.test_processor import LIMITS
-
-
-@pytest.fixture(params=[uvloop.new_event_loop, asyncio.new_event_loop])
-def new_loop(request: pytest.FixtureRequest) -> Callable[[], asyncio.AbstractEventLoop]:
-    made: Callable[[], asyncio.AbstractEventLoop] = request.param
-    return made
 
 
 @pytest.fixture

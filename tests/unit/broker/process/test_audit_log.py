@@ -37,7 +37,15 @@ def world(tmp_path: Path) -> World:
 def test_a_line_says_who_and_what(world: World) -> None:
     world.refuse(user="b\nob" + "x" * 1000)
     world.deny("User:bob")
-    refused, denied = world.lines()
+    world.audit.handshake_refused("10.0.0.8", "SSL", "its certificate is not valid: certificate has expired")
+    refused, denied, handshake = world.lines()
+    assert handshake == {
+        "time_ms": world.time.wall_ms(),
+        "kind": "handshake_refused",
+        "address": "10.0.0.8",
+        "listener": "SSL",
+        "reason": "its certificate is not valid: certificate has expired",
+    }
     assert refused.pop("user").startswith("b\nobxxx")
     assert refused == {
         "time_ms": world.time.wall_ms(),
