@@ -9,7 +9,8 @@ Anybody who reaches the address can connect, so all resources of a connection ar
 * When there are `connections_max`, a new connection replaces an untrusted one that is not busy; if there is none, the new one is
   closed. `connections_max` follows the limit of open files. When it falls, existing connections stay.
 * The next frame is read when the answer has been handed to the transport. If the transport's buffer stays too full for
-  WRITE_TIMEOUT_S, because the peer does not read, the connection ends.
+  WRITE_TIMEOUT_S, because the peer does not read, the connection ends. With TLS, the loop's transport would take any answer and say that
+  nothing is unsent, so a PacedTransport is in front of it.
 
 With SASL, a connection logs in first, by the frames of Kafka's protocol, and has LOGIN_S for it. Only brokers get further, and only as
 long as they are: whether a user is one is asked again for each frame (`ControlLogins.is_broker`).
@@ -30,6 +31,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol
 
 from broker.network.frame_reader import TLS_HANDSHAKE
+from broker.network.paced_transport import PacedStream, PacedTransport
 from broker.network.tls_server import TlsServer
 from broker.process.rare_lines import RareLine
 from broker.security.login import Login, LoginFailed, Logins
@@ -54,6 +56,7 @@ NO_BROKER = "it is no broker, and has no ClusterAction on the cluster"
 BACKLOG = 128
 LISTENER = "the control listener"
 READ_BYTES = 256 * 1024
+TLS_READ_BYTES = 64 * 1024
 
 
 class Connection:
@@ -115,6 +118,7 @@ class ControlConnections:
         self.connections_max = CONNECTIONS_MAX
         self._last_number = 0
         self.held_bytes = 0
+        self._received = memoryview(bytearray(TLS_READ_BYTES if tls_context is not None else 0))
         self._failed_logins = RareLine(FAILURES_LOGGED_EVERY_S, time.monotonic)
 
     def __len__(self) -> int:
@@ -148,9 +152,10 @@ class ControlConnections:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _new_stream(self) -> asyncio.StreamReaderProtocol:
+    def _new_stream(self) -> PacedTransport:
         loop = asyncio.get_running_loop()
-        return asyncio.StreamReaderProtocol(asyncio.StreamReader(loop=loop), self._connected, loop=loop)
+        stream = asyncio.StreamReaderProtocol(asyncio.StreamReader(loop=loop), self._connected, loop=loop)
+        return PacedTransport(PacedStream(stream, self._received))
 
     async def _is_welcome(
         self, connection: Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

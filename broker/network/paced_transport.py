@@ -135,3 +135,23 @@ class PacedTransport(asyncio.BufferedProtocol):
     def _forget(self) -> None:
         self._waiting.clear()
         self._size = 0
+
+
+class PacedStream:
+    """Makes a stream of asyncio the connection of a PacedTransport: `drain` then waits until the peer has read."""
+
+    def __init__(self, stream: asyncio.StreamReaderProtocol, buffer: memoryview) -> None:
+        """`buffer`: for the bytes of one read. Streams of one loop may share it."""
+        self._stream = stream
+        self._buffer = buffer
+        self.connection_made = stream.connection_made
+        self.connection_lost = stream.connection_lost
+        self.eof_received = stream.eof_received
+        self.pause_writing = stream.pause_writing
+        self.resume_writing = stream.resume_writing
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._stream.data_received(bytes(self._buffer[:nbytes]))

@@ -8,6 +8,10 @@ import ssl
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from broker.control import connections
+from broker.control.connections import Connection, ControlConnections
 from broker.network.acceptor import Acceptor, AcceptorSettings, ConnectionCounts
 from broker.network.connection import ClientConnection
 from broker.network.paced_transport import PIECE
@@ -104,3 +108,41 @@ async def test_an_aborted_connection_counts_no_more(made: Certificates, new_loop
         served.connection.abort()
         await gone
         assert served.channel.unsent.total == 0
+
+
+async def test_a_control_connection_whose_peer_does_not_read_ends(
+    made: Certificates, new_loop: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop's transport would take the whole answer, and say that nothing is unsent."""
+    monkeypatch.setattr(connections, "WRITE_TIMEOUT_S", 0.05)
+    tls = ListenerTls("CONTROLLER", BrokerConfig(ssl_keystore_type="PEM", ssl_keystore_location=str(made.broker)))
+
+    async def answer(connection: Connection, frame: bytearray) -> bytes:
+        return frame[:4] * 10_000_000 if frame == b"unread" else bytes(frame)
+
+    listening = ControlConnections(answer, lambda: tls.server_context)
+    port = await listening.start(HOST, 0)
+    context = ssl.create_default_context(cafile=str(made.authority))
+
+    def ask(*frames: bytes) -> ssl.SSLSocket:
+        client = context.wrap_socket(socket.create_connection((HOST, port)), server_hostname=HOST)
+        client.settimeout(30)
+        for frame in frames:
+            client.sendall(len(frame).to_bytes(4, "big") + frame)
+        return client
+
+    large = b"read" * 50_000
+    with await asyncio.to_thread(ask, large, b"again") as read:
+        received = b""
+        while len(received) < len(large) + 5:
+            received += await asyncio.to_thread(read.recv, 100_000)
+        assert received == large + b"again"
+        assert len(listening) == 1
+        with await asyncio.to_thread(ask, b"unread"):
+            async with asyncio.timeout(10):
+                while len(listening) < 2:  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0.001)
+                while len(listening) == 2:  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0.001)
+        assert len(listening) == 1
+    await listening.close()
