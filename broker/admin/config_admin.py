@@ -1,7 +1,7 @@
 """Describes and changes settings in ZooKeeper for admins (Kafka's ConfigAdminManager and AdminZkClient).
 
 Any broker may change the settings of a topic or of all brokers; a broker's own settings are changed through that broker. A change
-is written conditional on the version that was read, and then announced to all brokers by a node below `/config/changes`.
+is written conditional on the version that was read, and announced to all brokers by a node below `/config/changes`, in one transaction.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import NamedTuple
 from broker.admin.config_changes import Change, changed
 from broker.admin.topic_admin import ZOOKEEPER_WAIT_MAX_S, check_topic_name
 from broker.cluster.metadata_cache import MetadataCache
+from broker.process.announced_writes import NoGuard, write_announced
 from broker.settings.config import BrokerConfig, TopicConfig
 from broker.settings.config_layers import DescribedSetting, believable
 from broker.settings.dynamic_configs import BROKERS, TOPICS, DynamicConfigs
@@ -25,9 +26,7 @@ from protocol.topic_names import is_valid_topic_name
 from protocol.zk.entity_names import DEFAULT
 from protocol.zk.session import (
     BadVersion,
-    CheckOp,
     CreateOp,
-    MultiFailed,
     NodeExists,
     NoNode,
     Op,
@@ -199,13 +198,7 @@ class ConfigAdmin:
             decide((await self._read(entity))[0])
             return
         await self._zk.repeated(partial(self._write, entity, decide), ZOOKEEPER_WAIT_MAX_S)
-        await self._zk.repeated(partial(self._announce, entity), ZOOKEEPER_WAIT_MAX_S)
-        await self._configs.read_again(entity.entity_path)
-
-    async def _announce(self, entity: _Entity) -> None:
-        """A second announcement does no harm: the brokers read the settings again."""
-        data = ConfigChangeZNode.encode(entity.entity_path)
-        await self._zk.create(ConfigChangeZNode.PATH_PREFIX, data, sequence=True)
+        await self._zk.repeated(partial(self._configs.read_again, entity.entity_path), ZOOKEEPER_WAIT_MAX_S)
 
     def _entity(self, resource: Resource) -> _Entity:
         kind, name = resource
@@ -238,19 +231,18 @@ class ConfigAdmin:
     async def _write(self, entity: _Entity, decide: Callable[[Mapping[str, str]], dict[str, str]]) -> None:
         """Writes conditional on the version that was read, and retries. A topic that is deleted meanwhile gets no settings.
 
-        May be called again after a lost answer: the same changes, made twice, give the same settings.
+        May be called again after a lost answer: the same changes, made twice, give the same settings, and are announced twice.
         """
+        announcement = ConfigChangeZNode.announcement(entity.entity_path)
         for _ in range(WRITE_ATTEMPTS):
             current, version = await self._read(entity)
             data = ConfigZNode.encode(decide(current))
             write: Op = CreateOp(entity.path, data) if version is None else SetOp(entity.path, data, version)
-            guards: list[Op] = [] if entity.guard is None else [CheckOp(entity.guard)]
             try:
-                await self._zk.multi([*guards, write])
+                await write_announced(self._zk, write, announcement, guard=entity.guard)
                 return
-            except MultiFailed as failure:
-                if failure.index < len(guards):
-                    raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted meanwhile") from None
-                if not isinstance(failure.error, BadVersion | NodeExists | NoNode):
-                    raise
+            except NoGuard:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted meanwhile") from None
+            except (BadVersion, NodeExists, NoNode):
+                continue
         raise ZkError(f"{entity.path} keeps changing")

@@ -1,7 +1,7 @@
 """Describes and changes the quotas of users, client ids and addresses in `/config` (KIP-546; `ZkAdminManager` in Kafka 3.9).
 
 Any broker describes and changes them. A change keeps the other settings of its znode, as the passwords of a user, is written conditional on
-the version that was read, and is then announced to all brokers. A znode without settings is removed.
+the version that was read, and is announced to all brokers in the same transaction. A znode without settings is removed.
 """
 
 from __future__ import annotations
@@ -14,12 +14,24 @@ from functools import partial
 from typing import NamedTuple
 
 from broker.admin.topic_admin import ZOOKEEPER_WAIT_MAX_S
+from broker.process.announced_writes import write_announced
 from broker.quotas.quota_configs import DOUBLE, OF_ADDRESSES, OF_CLIENTS, quota_text, read_quota
 from broker.settings.dynamic_configs import DynamicConfigs
 from broker.settings.entity_configs import CLIENTS, IPS, READ_AT_ONCE, USERS, all_entities, is_entity
 from protocol.errors import ErrorCode, KafkaError
 from protocol.zk.entity_names import DEFAULT, desanitized, sanitized
-from protocol.zk.session import BadVersion, NodeExists, NoNode, NotEmpty, ZkError, ZooKeeperSession, each_readable
+from protocol.zk.session import (
+    BadVersion,
+    CreateOp,
+    DeleteOp,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    SetOp,
+    ZkError,
+    ZooKeeperSession,
+    each_readable,
+)
 from protocol.zk.znodes import ConfigChangeZNode, ConfigZNode
 
 USER = "user"
@@ -122,10 +134,13 @@ class QuotaAdmin:
         if validate_only:
             return
         await self._zk.repeated(partial(self._write, name, changes), ZOOKEEPER_WAIT_MAX_S)
-        await self._zk.repeated(partial(self._announce, name), ZOOKEEPER_WAIT_MAX_S)
+        # At once, so that the quota counts here for whoever is told of the change.
+        await self._zk.repeated(partial(self._configs.read_again, name), ZOOKEEPER_WAIT_MAX_S)
 
     async def _write(self, name: str, changes: Mapping[str, str | None]) -> None:
+        """May be called again after a lost answer: the same changes, made twice, give the same settings, and are announced twice."""
         path = f"/config/{name}"
+        announcement = ConfigChangeZNode.announcement(name)
         for _ in range(WRITE_ATTEMPTS):
             try:
                 data, stat = await self._zk.get(path)
@@ -141,18 +156,19 @@ class QuotaAdmin:
                 if stat is None:
                     if config:
                         await self._zk.ensure_path(path.rpartition("/")[0])
-                        await self._zk.create(path, ConfigZNode.encode(config))
-                elif config or not await self._removed(path, stat.version):
-                    await self._zk.set(path, ConfigZNode.encode(config), stat.version)
+                    write = CreateOp(path, ConfigZNode.encode(config)) if config else None
+                    await write_announced(self._zk, write, announcement)
+                elif config or not await self._removed(path, stat.version, announcement):
+                    await write_announced(self._zk, SetOp(path, ConfigZNode.encode(config), stat.version), announcement)
                 return
             except (BadVersion, NodeExists, NoNode):
                 continue
         raise ZkError(f"the settings of {name} keep changing")
 
-    async def _removed(self, path: str, version: int) -> bool:
+    async def _removed(self, path: str, version: int, announcement: CreateOp) -> bool:
         """Removes a znode without settings, and its parents if nothing else is in them. False: others are below it."""
         try:
-            await self._zk.delete(path, version)
+            await write_announced(self._zk, DeleteOp(path, version), announcement)
         except NotEmpty:
             return False
         parent = path.rpartition("/")[0]
@@ -166,11 +182,6 @@ class QuotaAdmin:
             except (NotEmpty, NoNode, BadVersion, ValueError):
                 pass  # somebody needs it
         return True
-
-    async def _announce(self, name: str) -> None:
-        """This broker reads them at once, so that the quota counts here for whoever is told of the change."""
-        await self._zk.create(ConfigChangeZNode.PATH_PREFIX, ConfigChangeZNode.encode(name), sequence=True)
-        await self._configs.read_again(name)
 
 
 def check_filter(components: Sequence[Component]) -> None:

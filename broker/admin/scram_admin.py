@@ -1,7 +1,7 @@
 """Describes and changes the SCRAM credentials of users in `/config/users` (KIP-554; `ZkAdminManager` in Kafka 3.9).
 
 Any broker describes them; the active controller changes them. A change keeps the user's other settings (quotas), is written conditional
-on the version that was read, and is then announced to all brokers.
+on the version that was read, and is announced to all brokers in the same transaction.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from functools import partial
 from typing import NamedTuple
 
 from broker.admin.topic_admin import ZOOKEEPER_WAIT_MAX_S
+from broker.process.announced_writes import write_announced
 from broker.security.scram_users import credential_text, read_credential
 from broker.settings.dynamic_configs import DynamicConfigs
 from broker.settings.entity_configs import USERS
@@ -20,8 +21,10 @@ from protocol.scram import HASHES, ITERATIONS_MIN, credential_of
 from protocol.zk.entity_names import DEFAULT, desanitized, sanitized
 from protocol.zk.session import (
     BadVersion,
+    CreateOp,
     NodeExists,
     NoNode,
+    SetOp,
     ZkError,
     ZooKeeperSession,
     each_readable,
@@ -127,7 +130,8 @@ class ScramAdmin:
             there: set[str] = set()
             try:
                 await self._zk.repeated(partial(self._write, user, changes, removed, there), ZOOKEEPER_WAIT_MAX_S)
-                await self._zk.repeated(partial(self._announce, user), ZOOKEEPER_WAIT_MAX_S)
+                # At once, so that whoever is told of the change can log in here.
+                await self._zk.repeated(partial(self._configs.read_again, _entity(user)), ZOOKEEPER_WAIT_MAX_S)
                 results[user] = None
             except KafkaError as error:
                 results[user] = error.with_traceback(None)
@@ -146,10 +150,8 @@ class ScramAdmin:
             kept = {key: value for key, value in current.items() if key not in removed}
             data = ConfigZNode.encode({**kept, **changes})
             try:
-                if version is None:
-                    await self._zk.create(_path(user), data)
-                else:
-                    await self._zk.set(_path(user), data, version)
+                write = CreateOp(_path(user), data) if version is None else SetOp(_path(user), data, version)
+                await write_announced(self._zk, write, ConfigChangeZNode.announcement(_entity(user)))
                 return
             except (BadVersion, NodeExists, NoNode):
                 continue
@@ -164,12 +166,6 @@ class ScramAdmin:
             return ConfigZNode.decode_entity(data), stat.version
         except ValueError:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "its settings in ZooKeeper cannot be read") from None
-
-    async def _announce(self, user: str) -> None:
-        """This broker reads them at once, so that whoever is told of the change can log in here."""
-        entity = f"{USERS}/{sanitized(user)}"
-        await self._zk.create(ConfigChangeZNode.PATH_PREFIX, ConfigChangeZNode.encode(entity), sequence=True)
-        await self._configs.read_again(entity)
 
 
 def users_of(upsertions: Sequence[Upsertion], deletions: Sequence[Deletion]) -> list[str]:
@@ -220,6 +216,10 @@ def _value(one: Upsertion) -> str:
 
 def _path(user: str) -> str:
     return ConfigZNode.path(USERS, sanitized(user))
+
+
+def _entity(user: str) -> str:
+    return f"{USERS}/{sanitized(user)}"
 
 
 def _users(names: Iterable[str]) -> Iterable[str]:

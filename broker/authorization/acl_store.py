@@ -1,9 +1,9 @@
 """ACLs in ZooKeeper: read at the start, followed while the broker runs, changed by compare and set (AclAuthorizer, ZkAclStore).
 
-A change is written to the pattern's node and then announced by a child of `/kafka-acl-changes` or `/kafka-acl-extended-changes`. Every
-broker follows those announcements (`broker/process/announcements.py`), and reads the named patterns again. A node that cannot be read is
-logged, and the pattern's earlier ACLs stay. If this broker has none of it, only super users may use the pattern's resources: what the
-node denies must not become allowed.
+A change is written to the pattern's node and announced by a child of `/kafka-acl-changes` or `/kafka-acl-extended-changes`, in one
+transaction. Every broker follows those announcements (`broker/process/announcements.py`), and reads the named patterns again. A node that
+cannot be read is logged, and the pattern's earlier ACLs stay. If this broker has none of it, only super users may use the pattern's
+resources: what the node denies must not become allowed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Final
 
 from broker.authorization.acl_index import AclIndex
 from broker.authorization.authorizer import Authorizer
+from broker.process.announced_writes import write_announced
 from broker.process.announcements import Announcements
 from broker.process.clock import Clock
 from broker.process.event_log import EventLog
@@ -35,8 +36,11 @@ from protocol.topic_names import shown
 from protocol.zk import acl_znodes
 from protocol.zk.session import (
     BadVersion,
+    CreateOp,
+    DeleteOp,
     NodeExists,
     NoNode,
+    SetOp,
     ZkError,
     ZooKeeperSession,
     each_readable,
@@ -146,9 +150,12 @@ class AclStore:
             try:
                 if after != before:
                     attempt.before = before  # if the answer is lost, the next attempt does not know what was before
-                    await self._write(path, after, version)
+                    await self._write(pattern, after, version)
                 elif attempt.before is not None:
                     before = attempt.before
+                elif self._authorizer.index.patterns().get(pattern, NO_ACLS) != after:
+                    # This broker had not heard of them. Perhaps a broker of Kafka died before it told the others.
+                    await write_announced(self._zk, None, acl_znodes.announcement(pattern))
             except (BadVersion, NodeExists, NoNode):
                 attempt.before = None
                 await asyncio.sleep(RETRY_S)
@@ -156,9 +163,6 @@ class AclStore:
             index = self._authorizer.index
             index.put(pattern, after)
             self._authorizer.use(index)
-            if after != before:
-                data = acl_znodes.encode_change(pattern)
-                await self._zk.create(acl_znodes.change_path(pattern), data, sequence=True)
             return before, after
         raise CannotChangeAcls(f"the ACLs of {pattern} were changed by others in each of {ATTEMPTS_MAX} attempts")
 
@@ -169,13 +173,19 @@ class AclStore:
             return NO_ACLS, -1
         return await _decoded(data), stat.version
 
-    async def _write(self, path: str, acls: frozenset[Acl], version: int) -> None:
+    async def _write(self, pattern: Pattern, acls: frozenset[Acl], version: int) -> None:
+        path, announcement = acl_znodes.path_of(pattern), acl_znodes.announcement(pattern)
         if version < 0:
-            await self._zk.create(path, await _encoded(acls), make_parents=True)
+            create = CreateOp(path, await _encoded(acls))
+            try:
+                await write_announced(self._zk, create, announcement)
+            except NoNode:
+                await self._zk.ensure_path(path.rpartition("/")[0])
+                await write_announced(self._zk, create, announcement)
         elif acls:
-            await self._zk.set(path, await _encoded(acls), version)
+            await write_announced(self._zk, SetOp(path, await _encoded(acls), version), announcement)
         else:
-            await self._zk.delete(path, version)
+            await write_announced(self._zk, DeleteOp(path, version), announcement)
 
 
 async def _decoded(data: bytes) -> frozenset[Acl]:

@@ -1,7 +1,7 @@
 """Delegation tokens in ZooKeeper: read at the start, followed while the broker runs, made and changed (`DelegationTokenManagerZk`).
 
-A change is conditional on the version that was read, so that a token that another broker removes does not come back. Kafka's brokers see
-these changes, and the reverse.
+A change is conditional on the version that was read, so that a token that another broker removes does not come back, and is announced in
+the same transaction, so that a token that is ended is ended everywhere. Kafka's brokers see these changes, and the reverse.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from broker.process.announced_writes import write_announced
 from broker.process.announcements import Announcements
 from broker.process.clock import Clock
 from broker.security.delegation_tokens import DelegationTokens
@@ -19,7 +20,18 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.topic_names import shown
 from protocol.types import Principal
 from protocol.zk import token_znodes
-from protocol.zk.session import BadVersion, NodeExists, NoNode, ZkError, ZooKeeperSession, each_readable
+from protocol.zk.session import (
+    BadVersion,
+    CreateOp,
+    DeleteOp,
+    NodeExists,
+    NoNode,
+    Op,
+    SetOp,
+    ZkError,
+    ZooKeeperSession,
+    each_readable,
+)
 from protocol.zk.token_znodes import DelegationToken
 
 log = logging.getLogger(__name__)
@@ -134,13 +146,12 @@ class TokenStore:
 
         async def write() -> None:
             try:
-                await self._zk.create(token_znodes.path_of(token.id), data)
+                await self._write(CreateOp(token_znodes.path_of(token.id), data), token.id)
             except NodeExists:  # an earlier attempt, whose answer was lost
                 return
 
         await self._zk.repeated(write, self._timeout_s)
         self.tokens.put(token)
-        await self._announce(token.id)
         log.info("%s has a new delegation token %s of %s", requester, token.id, owner)
         return token
 
@@ -170,8 +181,12 @@ class TokenStore:
                 try:
                     token, version = await self._read(token_id)
                 except KafkaError as error:
-                    if is_deleted and error.code is ErrorCode.DELEGATION_TOKEN_NOT_FOUND:
+                    if error.code is not ErrorCode.DELEGATION_TOKEN_NOT_FOUND:
+                        raise
+                    if is_deleted:
                         return now
+                    # This broker had not heard that the token has ended. Perhaps a broker of Kafka died before it told the others.
+                    await self._write(None, token_id)
                     raise
                 if not token.is_of(principal):
                     raise KafkaError(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH, "")
@@ -181,20 +196,19 @@ class TokenStore:
                 try:
                     if expires_ms is None:
                         is_deleted = True
-                        await self._zk.delete(token_znodes.path_of(token_id), version)
+                        await self._write(DeleteOp(token_znodes.path_of(token_id), version), token_id)
                         self.tokens.remove(token_id)
                         return now
                     changed = token._replace(expires_ms=expires_ms)
-                    await self._zk.set(token_znodes.path_of(token_id), token_znodes.encode(changed), version)
+                    data = token_znodes.encode(changed)
+                    await self._write(SetOp(token_znodes.path_of(token_id), data, version), token_id)
                 except (BadVersion, NoNode):
                     continue
                 self.tokens.put(changed)
                 return expires_ms
             raise ZkError(f"the delegation token {token_id} keeps changing")
 
-        expires_ms = await self._zk.repeated(attempt, self._timeout_s)
-        await self._announce(token_id)
-        return expires_ms
+        return await self._zk.repeated(attempt, self._timeout_s)
 
     async def _read(self, token_id: str) -> tuple[DelegationToken, int]:
         try:
@@ -207,12 +221,9 @@ class TokenStore:
         except ValueError as error:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the token cannot be read: {error}") from None
 
-    async def _announce(self, token_id: str) -> None:
-        async def announce() -> None:
-            data = token_znodes.encode_change(token_id)
-            await self._zk.create(token_znodes.CHANGE_PREFIX, data, sequence=True)
-
-        await self._zk.repeated(announce, self._timeout_s)
+    async def _write(self, write: Op | None, token_id: str) -> None:
+        """Writes and announces it. Raises ZkError."""
+        await write_announced(self._zk, write, token_znodes.announcement(token_id))
 
     # -- the end of tokens ------------------------------------------------------------------------------------------------
 
@@ -235,11 +246,10 @@ class TokenStore:
                 if min(token.ends_ms, token.expires_ms) >= now:
                     self.tokens.put(token)  # it was renewed
                     continue
-                await self._zk.delete(token_znodes.path_of(token.id), version)
+                await self._write(DeleteOp(token_znodes.path_of(token.id), version), token.id)
             except (KafkaError, BadVersion, NoNode):
                 continue
             self.tokens.remove(token.id)
-            await self._announce(token.id)
             log.info("the delegation token %s of %s has expired", token.id, token.owner)
 
 

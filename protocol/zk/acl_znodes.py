@@ -22,6 +22,7 @@ from protocol.acls import (
     word_of,
 )
 from protocol.topic_names import shown
+from protocol.zk.operations import CreateOp
 
 VERSION: Final = 1
 PARENTS: Final = {PatternType.LITERAL: "/kafka-acl", PatternType.PREFIXED: "/kafka-acl-extended/prefixed"}
@@ -40,11 +41,6 @@ PERSISTENT_PATHS: Final = (
 def path_of(pattern: Pattern) -> str:
     """The node that has the pattern's ACLs."""
     return f"{PARENTS[pattern.pattern_type]}/{name_of(pattern.resource_type)}/{pattern.name}"
-
-
-def change_path(pattern: Pattern) -> str:
-    """The path of the sequential node that announces a change of the pattern's ACLs."""
-    return f"{CHANGES[pattern.pattern_type]}/{CHANGE_PREFIX}"
 
 
 def encode(acls: Collection[Acl]) -> bytes:
@@ -103,6 +99,11 @@ def encode_change(pattern: Pattern) -> bytes:
             "patternType": pattern.pattern_type.name,
         }
     )
+
+
+def announcement(pattern: Pattern) -> CreateOp:
+    """What tells all brokers that the pattern's ACLs have changed."""
+    return CreateOp(f"{CHANGES[pattern.pattern_type]}/{CHANGE_PREFIX}", encode_change(pattern), sequence=True)
 
 
 def decode_change(pattern_type: PatternType, data: bytes) -> Pattern:

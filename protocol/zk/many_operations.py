@@ -26,6 +26,7 @@ MULTI = 14
 MULTI_READ = 22
 
 EPHEMERAL_FLAG = 1
+SEQUENCE_FLAG = 2
 
 _CREATE, _DELETE, _GET_DATA, _SET_DATA, _CHECK, _ERROR = 1, 2, 4, 5, 13, -1
 
@@ -127,8 +128,8 @@ def encode_multi(operations: Sequence[Op], chroot: str, *, protects: bool = Fals
             data = operation.data
             if protects:
                 acl = ENCODED[protection_of(operation.path)]
-            flags = pack(EPHEMERAL_FLAG if operation.ephemeral else 0)
-            parts += (_CREATE_HEADER, length, text, pack(len(data)), data, acl, flags)
+            flags = EPHEMERAL_FLAG * operation.ephemeral | SEQUENCE_FLAG * operation.sequence
+            parts += (_CREATE_HEADER, length, text, pack(len(data)), data, acl, pack(flags))
         elif isinstance(operation, DeleteOp):
             parts += (_DELETE_HEADER, length, text, pack(operation.version))
         else:

@@ -45,11 +45,12 @@ WatchCallback: TypeAlias = Callable[[WatchEvent], None]
 
 @dataclass(frozen=True, slots=True)
 class CreateOp:
-    """Part of a multi: creates `path`. Its result is the path."""
+    """Part of a multi: creates `path`; with `sequence`, ZooKeeper appends ten digits to it. Its result is the path of the new node."""
 
     path: str
     data: bytes = b""
     ephemeral: bool = False
+    sequence: bool = False
 
 
 class SetOp(NamedTuple):

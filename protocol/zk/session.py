@@ -45,7 +45,7 @@ from protocol.zk.kazoo_client import (
     Watcher,
     error_of,
 )
-from protocol.zk.many_operations import EPHEMERAL_FLAG, Refused
+from protocol.zk.many_operations import EPHEMERAL_FLAG, SEQUENCE_FLAG, Refused
 from protocol.zk.operations import (
     BadVersion,
     CheckOp,
@@ -107,7 +107,6 @@ REQUEST_BYTES_MAX = 1_000_000
 READS_PER_REQUEST = 256
 REQUESTS_IN_FLIGHT = 32
 CLOSE_TIMEOUT_S = 5.0
-SEQUENCE_FLAG = 2
 WATCHES_PER_REQUEST = 1000
 
 OpenClient = Callable[[str, int, Mailbox, SessionObserver], SessionClient]
@@ -408,7 +407,7 @@ class ZooKeeperSession:
     async def multi(self, operations: Sequence[Op]) -> list[OpResult]:
         """Applies all operations or none. Raises MultiFailed.
 
-        Results: the path of a CreateOp, the new version of a SetOp, otherwise None.
+        Results: the path of a CreateOp (a sequential one with its digits), the new version of a SetOp, otherwise None.
         """
         if not operations:
             return []

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from protocol.types import Principal
 from protocol.zk.entity_names import desanitized, sanitized
+from protocol.zk.operations import CreateOp
 
 TOKENS: Final = "/delegation_token/tokens"
 CHANGES: Final = "/delegation_token/token_changes"
@@ -80,8 +81,9 @@ def decode(token_id: str, data: bytes) -> DelegationToken:
     )
 
 
-def encode_change(token_id: str) -> bytes:
-    return token_id.encode()
+def announcement(token_id: str) -> CreateOp:
+    """What tells all brokers that the token has changed."""
+    return CreateOp(CHANGE_PREFIX, token_id.encode(), sequence=True)
 
 
 def decode_change(data: bytes) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 from protocol.topic_ids import TOPIC_ID, topic_id_uuid
 from protocol.topic_names import INT_MAX, is_valid_topic_name, number_of, shown
 from protocol.types import NO_LEADER, Assignment, BrokerInfo, Endpoint, LeaderAndIsr, TopicPartition
+from protocol.zk.operations import CreateOp
 
 PERSISTENT_PATHS = (
     "/consumers",
@@ -438,6 +439,11 @@ class ConfigChangeZNode:
     def encode(entity_path: str) -> bytes:
         """`entity_path` is for example `topics/orders`."""
         return _encode({"version": 2, "entity_path": entity_path})
+
+    @staticmethod
+    def announcement(entity_path: str) -> CreateOp:
+        """What tells all brokers."""
+        return CreateOp(ConfigChangeZNode.PATH_PREFIX, ConfigChangeZNode.encode(entity_path), sequence=True)
 
     @staticmethod
     def decode(data: bytes) -> str:

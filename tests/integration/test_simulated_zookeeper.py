@@ -47,7 +47,7 @@ def steps_of(seed: int) -> list[tuple[int, Step]]:
     def one_of_multi() -> Any:
         kind = random.randrange(4)
         if kind == 0:
-            return CreateOp(path(), random.randbytes(2), random.random() < 0.2)
+            return CreateOp(path(), random.randbytes(2), random.random() < 0.2, random.random() < 0.2)
         if kind == 1:
             return SetOp(path(), random.randbytes(2), version())
         return DeleteOp(path(), version()) if kind == 2 else CheckOp(path(), version())

@@ -107,6 +107,11 @@ async def test_a_multi_is_all_or_nothing(session: ZooKeeperSession) -> None:
         assert failed.value.index == index
         assert isinstance(failed.value.error, error)
     assert await session.exists("/b") is None
+    first, second, _ = await session.multi(
+        [CreateOp("/s_", sequence=True), CreateOp("/s_", sequence=True), CheckOp("/epoch")]
+    )
+    assert await session.exists(str(first)) is not None
+    assert str(second) == f"/s_{int(str(first)[-10:]) + 1:010d}"
     results = await session.multi_many([[CreateOp("/p")], [CreateOp("/p")], [], [CreateOp("/p/q")]])
     assert results[0] == ["/p"]
     assert isinstance(results[1], MultiFailed)

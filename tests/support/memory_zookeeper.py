@@ -89,21 +89,21 @@ class MemoryZooKeeper(ZooKeeperTree):
         for node in sorted((n for n in self.nodes if n == path or n.startswith(f"{path}/")), reverse=True):
             self.apply(DeleteOp(node), 0)
 
-    def apply(self, op: Op, session_id: int) -> None:
+    def apply(self, op: Op, session_id: int) -> Op:
         """Every change of a multi, of a leader or of an admin comes here. Raises Refused."""
-        super()._apply(op, session_id)
+        return super()._apply(op, session_id)
 
-    def _apply(self, operation: Op, session_id: int) -> None:
-        self.apply(operation, session_id)
+    def _apply(self, operation: Op, session_id: int) -> Op:
+        return self.apply(operation, session_id)
 
     def multi(self, ops: Sequence[Op], session_id: int) -> list[OpResult]:  # type: ignore[override]
         """All or nothing."""
         try:
-            super().multi(ops, session_id)
+            done = super().multi(ops, session_id)
         except MultiRefused as refused:
             raise MultiFailed(refused.index, ERRORS[refused.code](ops[refused.index].path)) from None
         self.writes.append((session_id, ops))
-        return [self._result(op) for op in ops]
+        return [self._result(op) for op in done]
 
     def _result(self, op: Op) -> OpResult:
         if isinstance(op, CreateOp):
@@ -241,10 +241,9 @@ class MemorySession:
     ) -> tuple[str, Stat]:
         if make_parents:
             await self.ensure_path(parent_of(path))
-        if sequence:
-            path += f"{self.server.get(parent_of(path)).created:010d}"
-        await self._one(CreateOp(path, data, ephemeral))
-        return path, self.server.nodes[path].stat()
+        created = await self._one(CreateOp(path, data, ephemeral, sequence))
+        assert isinstance(created, str)
+        return created, self.server.nodes[created].stat()
 
     async def set(self, path: str, data: bytes, version: int = -1) -> Stat:
         await self._one(SetOp(path, data, version))
@@ -253,9 +252,9 @@ class MemorySession:
     async def delete(self, path: str, version: int = -1) -> None:
         await self._one(DeleteOp(path, version))
 
-    async def _one(self, op: Op) -> None:
+    async def _one(self, op: Op) -> OpResult:
         try:
-            await self.multi([op])
+            return (await self.multi([op]))[0]
         except MultiFailed as failure:
             raise failure.error from None
 

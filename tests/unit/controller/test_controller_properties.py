@@ -94,7 +94,7 @@ class Watched:
         if not is_kept:
             self.broken.append(rule_broken)
 
-    def apply(self, op: Op, session_id: int) -> OpResult:
+    def apply(self, op: Op, session_id: int) -> Op:
         """Checks every change, also those by leaders and admins."""
         result = self._apply(op, session_id)
         if op.path.startswith("/brokers/topics/"):

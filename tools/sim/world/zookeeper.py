@@ -272,13 +272,13 @@ class ZooKeeper:
         ops = [operation_of(*operation) for operation in operations]
         self._record("zookeeper", "multi", *(op.path for op in ops))
         try:
-            self.tree.multi(ops, session.number)
+            done = self.tree.multi(ops, session.number)
         except MultiRefused as refused:
             codes = [RUNTIME_INCONSISTENCY] * len(ops)
             codes[: refused.index + 1] = [0] * refused.index + [refused.code]
             parts = [_HEADER.pack(-1, False, code) + _INT.pack(code) for code in codes]
         else:
-            parts = [self._result(op) for op in ops]
+            parts = [self._result(op) for op in done]
         return request.decode(b"".join(parts) + _LAST, 0)
 
     def _result(self, op: Op) -> bytes:
@@ -584,7 +584,7 @@ def _taken(body: bytes, at: int) -> tuple[bytes, int]:
 
 def operation_of(kind: int, path: str, data: bytes, number: int) -> Op:
     if kind == 1:
-        return CreateOp(path, data, ephemeral=bool(number & EPHEMERAL))
+        return CreateOp(path, data, ephemeral=bool(number & EPHEMERAL), sequence=bool(number & SEQUENCE))
     if kind == SET_DATA:
         return SetOp(path, data, number)
     return DeleteOp(path, number) if kind == DELETE else CheckOp(path, number)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from protocol.zk.operations import CheckOp, CreateOp, DeleteOp, Op, SetOp, Stat
 
@@ -130,30 +130,40 @@ class ZooKeeperTree:
         return node
 
     def multi(self, operations: Sequence[Op], session_id: int) -> list[Op]:
-        """Does all of them, in one transaction, or none. Raises MultiRefused."""
+        """Does all of them, in one transaction, or none. Returns them, with the paths of sequential nodes. Raises MultiRefused."""
         self._rehearse(operations)
         before = self.zxid
+        done = []
         for operation in operations:
             self.zxid = before  # all of a multi have one transaction id
-            self._apply(operation, session_id)
+            done.append(self._apply(operation, session_id))
         self.zxid = before + 1
-        return list(operations)
+        return done
 
-    def _apply(self, operation: Op, session_id: int) -> None:
+    def _apply(self, operation: Op, session_id: int) -> Op:
+        """The operation, with the path of a sequential node."""
         match operation:
             case CreateOp():
-                self.create(operation.path, operation.data, owner=session_id if operation.ephemeral else 0)
+                owner = session_id if operation.ephemeral else 0
+                path = self.create(operation.path, operation.data, owner=owner, is_sequential=operation.sequence)
+                return replace(operation, path=path)
             case SetOp():
                 self.set(operation.path, operation.data, operation.version)
             case DeleteOp():
                 self.delete(operation.path, operation.version)
             case CheckOp():
                 self._checked(operation.path, operation.version)
+        return operation
 
     def _rehearse(self, operations: Sequence[Op]) -> None:
         """Finds what would be refused, on a copy of the nodes that are touched."""
         rehearsal = ZooKeeperTree(self._wall_ms, lambda _kind, _path: None)
-        for path in {path: None for operation in operations for path in (operation.path, parent_of(operation.path))}:
+        touched = {path: None for operation in operations for path in (operation.path, parent_of(operation.path))}
+        for operation in operations:
+            if isinstance(operation, CreateOp) and operation.sequence and parent_of(operation.path) in self.nodes:
+                first = self.nodes[parent_of(operation.path)].created
+                touched.update({f"{operation.path}{first + more:010d}": None for more in range(len(operations))})
+        for path in touched:
             node = self.nodes.get(path)
             if node is not None:
                 rehearsal.nodes[path] = Node(**(vars(node) | {"children": dict(node.children)}))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
+
 import pytest
 
 from broker.admin.quota_admin import ANY, EXACT, OF_DEFAULT, Alteration, Component, EntityNames, QuotaAdmin
@@ -11,8 +14,10 @@ from broker.security.scram_users import ScramUsers
 from broker.settings.config import BrokerConfig
 from broker.settings.dynamic_configs import DynamicConfigs
 from protocol.errors import ErrorCode, KafkaError
+from protocol.topic_names import INT_MAX
 from protocol.zk.znodes import ConfigChangeZNode, ConfigZNode
 from tests.support.fake_time import FakeTime
+from tests.support.killed_writers import Killed, killed_at_each_write
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
 
 PASSWORD = "salt=c2FsdA==,stored_key=a2V5,server_key=a2V5,iterations=4096"
@@ -32,7 +37,7 @@ class World:
                 "/config/clients",
             ):
                 self.server.ensure(path)
-        session = MemorySession(self.server)
+        session = self.session = MemorySession(self.server)
         time = FakeTime()
         self.quotas = Quotas(BrokerConfig(), time.monotonic)
         self.users = ScramUsers()
@@ -147,6 +152,32 @@ async def test_a_change_that_is_only_checked() -> None:
     alteration = Alteration({"user": "a"}, [("producer_byte_rate", 1.0)])
     assert await world.admin.alter([alteration], validate_only=True) == [None]
     assert world.nodes() == []
+
+
+@pytest.mark.parametrize("change", ["first", "another", "none", "none, others below", "nothing there"])
+async def test_a_change_by_a_broker_that_dies_is_known_to_all_or_not_made(change: str) -> None:
+    async def attempt(arm: Callable[[MemorySession], None]) -> None:
+        world = World()
+        other = World(world.server)
+        for broker in (world, other):
+            await broker.configs.start()
+        both: EntityNames = {"user": "alice", "client-id": "app"}
+        entity: EntityNames = {"user": "alice"} if change == "none, others below" else both
+        if "below" in change:
+            await world.alter(both, consumer_byte_rate=1)
+        if change not in ("first", "nothing there"):
+            await world.alter(entity, producer_byte_rate=1)
+        arm(world.session)
+        with contextlib.suppress(Killed):
+            await world.alter(entity, producer_byte_rate=None if change.startswith("no") else 2)
+        await other.configs.start()  # reads what was announced
+        stored = {names["user"]: quotas for names, quotas in await other.describe() if names == entity}
+        expected = 10 * stored["alice"]["producer_byte_rate"] if stored else INT_MAX  # type: ignore[index]
+        assert other.quotas.produce.in_window("alice", "app", 0) == expected
+
+    # Two empty parents are removed, too; a node with others below it cannot be removed, and is written.
+    writes = {"none": 3, "none, others below": 2}.get(change, 1)
+    assert await killed_at_each_write(attempt) == 2 * writes
 
 
 U, C, IP = "user", "client-id", "ip"

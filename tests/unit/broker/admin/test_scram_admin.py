@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
+
 import pytest
 
 from broker.admin.scram_admin import Deletion, ScramAdmin, Upsertion, illegal
@@ -12,6 +15,7 @@ from broker.settings.dynamic_configs import DynamicConfigs
 from protocol.errors import ErrorCode, KafkaError
 from protocol.zk.znodes import ConfigChangeZNode, ConfigZNode
 from tests.support.fake_time import FakeTime
+from tests.support.killed_writers import Killed, killed_at_each_write
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
 
 S256, S512 = 1, 2
@@ -56,8 +60,8 @@ def test_both_mechanisms_of_a_user_may_change_in_one_request() -> None:
 class World:
     """A broker that follows users."""
 
-    def __init__(self) -> None:
-        self.server = MemoryZooKeeper()
+    def __init__(self, server: MemoryZooKeeper | None = None) -> None:
+        self.server = server or MemoryZooKeeper()
         for path in (ConfigChangeZNode.PARENT, "/config/topics", "/config/brokers", "/config/users"):
             self.server.ensure(path)
         self.session = MemorySession(self.server)
@@ -101,10 +105,8 @@ async def test_who_cannot_be_described() -> None:
 
 
 async def test_another_brokers_users_are_followed_and_odd_announcements_do_no_harm() -> None:
-    world, other = World(), World()
-    other.session = MemorySession(world.server)
-    other.configs = DynamicConfigs(BrokerConfig(broker_id=2), other.session, FakeTime(), EventLog(None, FakeTime()))  # type: ignore[arg-type]
-    other.configs.of_clients.users = other.users
+    world = World()
+    other = World(world.server)
     await world.admin.alter([upsertion("before")], [])
     await other.configs.start()
     assert other.can_log_in("before")
@@ -113,3 +115,29 @@ async def test_another_brokers_users_are_followed_and_odd_announcements_do_no_ha
     await world.admin.alter([upsertion("after")], [])
     await other.configs.start()
     assert other.can_log_in("after")
+
+
+@pytest.mark.parametrize("change", ["first", "another", "fewer"])
+async def test_a_change_by_a_broker_that_dies_is_known_to_all_or_not_made(change: str) -> None:
+    """Else a user who was removed could still log in elsewhere."""
+
+    async def attempt(arm: Callable[[MemorySession], None]) -> None:
+        world = World()
+        other = World(world.server)
+        for broker in (world, other):
+            await broker.configs.start()
+        if change != "first":
+            await world.admin.alter([upsertion("alice")], [])
+        arm(world.session)
+        with contextlib.suppress(Killed):
+            if change == "fewer":
+                await world.admin.alter([], [Deletion("alice", S256)])
+            else:
+                await world.admin.alter([upsertion("alice", iterations=5000)], [])
+        await other.configs.start()  # reads what was announced
+        ((_, described),) = (await other.admin.describe(["alice"])).items()
+        known = other.users.credential("SCRAM-SHA-256", "alice")
+        stored = None if isinstance(described, KafkaError) else described[0][1]
+        assert (None if known is None else known.iterations) == stored
+
+    assert await killed_at_each_write(attempt) == 2, "before and after the only write"

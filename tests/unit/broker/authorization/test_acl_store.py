@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Coroutine
@@ -19,6 +20,7 @@ from protocol.acls import Acl, Operation, Pattern, PatternType, Permission, Reso
 from protocol.types import ANONYMOUS
 from protocol.zk import acl_znodes
 from tests.support.fake_time import FakeTime
+from tests.support.killed_writers import Killed, killed_at_each_write
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
 
 ORDERS = Pattern(ResourceType.TOPIC, "orders")
@@ -130,6 +132,50 @@ def test_a_lost_answer_is_found_out_and_announced(monkeypatch: pytest.MonkeyPatc
         one.session.lose_answers = 1
         await one.add(ORDERS, READ)
         assert one.may(Operation.READ)
+        await turns()
+        assert other.may(Operation.READ)
+
+    run(scenario, monkeypatch)
+
+
+@pytest.mark.parametrize("change", ["first", "more", "fewer", "none"])
+async def test_a_change_by_a_broker_that_dies_is_known_to_all_or_not_made(
+    change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(announcements, "RETRY_S", 0.0)
+
+    async def attempt(arm: Callable[[MemorySession], None]) -> None:
+        world = World()
+        one, other = world.brokers
+        for broker in world.brokers:
+            await broker.store.start()
+        if change != "first":
+            await one.add(ORDERS, READ, *[WRITE] * (change == "fewer"))
+        following = asyncio.create_task(other.store.run())
+        arm(one.session)
+        with contextlib.suppress(Killed):
+            if change in ("first", "more"):
+                await one.add(ORDERS, WRITE)
+            else:
+                await one.remove(ORDERS, READ)
+        await turns()
+        node = world.server.nodes.get(acl_znodes.path_of(ORDERS))
+        stored = acl_znodes.decode(node.data) if node is not None else frozenset()
+        assert other.authorizer.index.patterns().get(ORDERS, frozenset()) == stored
+        following.cancel()
+
+    assert await killed_at_each_write(attempt) == 2, "before and after the only write"
+
+
+def test_acls_that_a_broker_of_kafka_has_written_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It died before it announced them. Whoever makes them again lets all know."""
+
+    async def scenario(world: World) -> None:
+        one, other = world.brokers
+        world.server.ensure(acl_znodes.path_of(ORDERS), acl_znodes.encode((READ,)))
+        await turns()
+        assert not other.may(Operation.READ)
+        await one.add(ORDERS, READ)
         await turns()
         assert other.may(Operation.READ)
 

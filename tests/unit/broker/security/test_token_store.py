@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from base64 import b64encode
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +23,7 @@ from protocol.zk import token_znodes
 from protocol.zk.session import ZkError
 from protocol.zk.token_znodes import DelegationToken
 from tests.support.fake_time import FakeTime
+from tests.support.killed_writers import Killed, killed_at_each_write
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
 from tests.support.refusals import refused
 
@@ -215,6 +217,56 @@ async def test_a_lost_answer(world: World) -> None:
     except ZkError:
         pytest.fail("it is gone, and that is what was asked for")
     assert another.id not in world.one.tokens.tokens
+
+
+CHANGES = {
+    "create": lambda broker, token: broker.create(),
+    "renew": lambda broker, token: broker.store.renew(ALICE, broker.digest(token), 2 * HOUR_MS),
+    "end": lambda broker, token: broker.store.expire(ALICE, broker.digest(token), -1),
+    "expire": lambda broker, token: broker.store.remove_expired(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_a_change_by_a_broker_that_dies_is_known_to_all_or_not_made(
+    change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a token that its owner has ended would count elsewhere up to its end."""
+    monkeypatch.setattr(announcements, "RETRY_S", 0)
+
+    async def attempt(arm: Callable[[MemorySession], None]) -> None:
+        world = World()
+        for broker in (world.one, world.other):
+            await broker.store.start()
+        following = asyncio.create_task(world.other.store.run())
+        token = await world.one.create(10 * HOUR_MS)
+        await turns()
+        if change == "expire":
+            world.time.advance(3601)
+        arm(world.one.session)
+        with contextlib.suppress(Killed):
+            await CHANGES[change](world.one, token)
+        await turns()
+        stored = {
+            token_id: token_znodes.decode(token_id, world.server.nodes[token_znodes.path_of(token_id)].data)
+            for token_id in world.server.children(token_znodes.TOKENS)
+        }
+        assert world.other.tokens.tokens == stored
+        following.cancel()
+
+    assert await killed_at_each_write(attempt) == 2, "before and after the only write"
+
+
+async def test_a_token_that_a_broker_of_kafka_has_ended_without_a_word(world: World) -> None:
+    """It died before it announced the end. Whoever asks for the end again lets all know."""
+    async with world:
+        token = await world.one.create()
+        await turns()
+        world.server.remove(token_znodes.path_of(token.id))
+        with refused(ErrorCode.DELEGATION_TOKEN_NOT_FOUND):
+            await world.one.store.expire(ALICE, world.one.digest(token), -1)
+        await turns()
+        assert not world.other.tokens.tokens
 
 
 def test_kafkas_node() -> None:

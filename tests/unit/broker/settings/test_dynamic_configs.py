@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
@@ -19,6 +20,7 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.zk.session import Op
 from protocol.zk.znodes import PERSISTENT_PATHS, ConfigChangeZNode, ConfigZNode
 from tests.support.fake_time import FakeTime
+from tests.support.killed_writers import Killed, killed_at_each_write
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
 from tests.support.refusals import refused
 
@@ -263,11 +265,35 @@ async def test_a_topic_that_is_deleted_meanwhile_gets_no_settings(world: World) 
 
 
 async def test_a_change_is_made_again_after_a_lost_answer(world: World) -> None:
-    """BUG-5: nobody knows whether the write was applied. Made twice, it leads to the same settings, and is announced."""
+    """BUG-5: nobody knows whether the write was applied. Made twice, it leads to the same settings, and is announced twice."""
     world.session.lose_answers = 1
     await world.alter(("flush.ms", "5"))
     assert world.stored(ORDERS) == {"flush.ms": "5"}
-    assert len(world.changes()) == 1
+    assert len(world.changes()) == 2
+
+
+@pytest.mark.parametrize("name", ["orders", ""])
+async def test_a_change_by_a_broker_that_dies_is_known_to_all_or_not_made(name: str) -> None:
+    path = ORDERS if name else "/config/brokers/<default>"
+    change = ("flush.ms", "5") if name else ("log.flush.interval.ms", "5")
+
+    async def attempt(arm: Callable[[MemorySession], None]) -> None:
+        world = World()
+        session = MemorySession(world.server)
+        _, admin = world.broker(session, 2)
+        await world.configs.start()
+        world.topics.clear()
+        arm(session)
+        with contextlib.suppress(Killed):
+            kind = ResourceType.TOPIC if name else ResourceType.BROKER
+            changes = [Change(change[0], Operation.SET, change[1])]
+            await admin.alter(Resource(kind, name), changes, replaces_all=False, validate_only=False)
+        await world.configs.start()  # reads what was announced
+        stored = world.stored(path) if path in world.server.nodes else {}
+        known = world.topics[-1]["orders"] if world.topics else dict(world.configs.layers.cluster)
+        assert known == stored
+
+    assert await killed_at_each_write(attempt) == 2, "before and after the only write"
 
 
 async def test_validate_only_writes_nothing(world: World) -> None:

@@ -65,7 +65,7 @@ def test_paths() -> None:
     assert acl_znodes.path_of(Pattern(TOPIC, "*")) == "/kafka-acl/Topic/*"
     tx = Pattern(ResourceType.TRANSACTIONAL_ID, "t-", PREFIXED)
     assert acl_znodes.path_of(tx) == "/kafka-acl-extended/prefixed/TransactionalId/t-"
-    assert acl_znodes.change_path(tx) == "/kafka-acl-extended-changes/acl_changes_"
+    assert acl_znodes.announcement(tx).path == "/kafka-acl-extended-changes/acl_changes_"
     assert "/kafka-acl/DelegationToken" in acl_znodes.PERSISTENT_PATHS
 
 

@@ -32,7 +32,7 @@ from protocol.zk.operations import CheckOp, CreateOp, DeleteOp, Op, SetOp, Stat
 PATHS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8).map(lambda t: "/" + t)
 VERSIONS = st.integers(-1, 2**31 - 1)
 OPS: st.SearchStrategy[Op] = st.one_of(
-    st.builds(CreateOp, PATHS, st.binary(max_size=9), st.booleans()),
+    st.builds(CreateOp, PATHS, st.binary(max_size=9), st.booleans(), st.booleans()),
     st.builds(SetOp, PATHS, st.binary(max_size=9), VERSIONS),
     st.builds(DeleteOp, PATHS, VERSIONS),
     st.builds(CheckOp, PATHS, VERSIONS),
@@ -50,7 +50,7 @@ def kazoo_operation(op: Op) -> Any:
     path = CHROOT + op.path
     match op:
         case CreateOp():
-            return Create(path, op.data, OPEN_ACL_UNSAFE, 1 if op.ephemeral else 0)
+            return Create(path, op.data, OPEN_ACL_UNSAFE, op.ephemeral + 2 * op.sequence)
         case SetOp():
             return SetData(path, op.data, op.version)
         case DeleteOp():
