@@ -126,6 +126,10 @@ def checked_claims(claims: dict[str, Any], name_claim: str, wall_ms: int, skew_m
     name = claims.get(name_claim)
     if not isinstance(name, str) or not name.strip():
         raise TokenRefused(f"the token names nobody in {name_claim}")
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # an escape of JSON can be half of a surrogate pair
+        raise TokenRefused(f"the name in {name_claim} of the token is no text in UTF-8") from None
     return Bearer(name.strip(), expires)
 
 

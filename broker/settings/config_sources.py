@@ -22,6 +22,7 @@ from broker.settings.config import (
     settings_of,
 )
 from protocol.numbers import whole_number
+from protocol.topic_names import shown
 
 ENVIRONMENT_PREFIX = "KAFKA_"
 
@@ -146,7 +147,8 @@ def _unescape(text: str, where: str) -> str:
             at += 4
         else:
             out.append(_ESCAPES.get(char, char))
-    return "".join(out)
+    # Java's escapes are of UTF-16: two of them may be one character.
+    return "".join(out).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
 def environment_key(name: str) -> str:
@@ -174,6 +176,7 @@ def _build(settings: Iterable[Setting], warnings: list[str]) -> LoadedConfig:
     jaas: dict[str, str] = {}
     sasl_handlers: dict[str, str] = {}
     for key, text, where in settings:
+        _check_text(key, text, where)
         if key in known:
             values[key] = _parse(key, text, where)
             given[key] = text.strip()
@@ -209,6 +212,15 @@ def _build(settings: Iterable[Setting], warnings: list[str]) -> LoadedConfig:
     )
     _check_together(config)
     return LoadedConfig(config, tuple(warnings), given)
+
+
+def _check_text(key: str, text: str, where: str) -> None:
+    """A name with half of a surrogate pair, or with a byte that is no UTF-8, could neither be sent nor stored. Raises ConfigError."""
+    for part in (key, text):
+        try:
+            part.encode()
+        except UnicodeEncodeError:
+            raise ConfigError(f"{where}: {shown(key)} is no text in UTF-8") from None
 
 
 def _parse(key: str, text: str, where: str, given_as: str = "") -> Any:

@@ -15,4 +15,6 @@ def sanitized(name: str) -> str:
 
 def desanitized(node: str) -> str:
     """The name of a znode's entity. Raises ValueError if it is no text in UTF-8."""
-    return unquote_plus(node, errors="strict")
+    name = unquote_plus(node, errors="strict")
+    name.encode()  # a node's JSON can have half of a surrogate pair
+    return name

@@ -20,6 +20,7 @@ from broker.network.connection import ClientConnection
 from broker.network.request_channel import Request, RequestChannel
 from broker.process.descriptors import shares_of
 from broker.requests.followers import is_of_follower
+from broker.security.certificate_subject import BadSubject
 from protocol.kafka import fetch_codec, messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.fetch_codec import FetchRequest
@@ -160,6 +161,36 @@ def test_changed_limits_apply_to_the_next_connection() -> None:
     counts.give_back("a")
     counts.limit(1, 5)
     assert "max.connections=1" in counts.take("c")
+
+
+# -- certificates -----------------------------------------------------------------------------------------------------
+
+
+class WithCertificate(Transport):
+    """Its client has shown one."""
+
+    def get_extra_info(self, name: str) -> Any:
+        return self if name == "ssl_object" else super().get_extra_info(name)
+
+    def getpeercert(self, *, binary_form: bool) -> bytes:
+        return b"a certificate"
+
+
+def unreadable(certificate: bytes) -> str:
+    raise BadSubject("its certificate has no subject")
+
+
+def test_whoever_has_a_certificate_without_a_readable_name_is_not_anonymous(caplog: pytest.LogCaptureFixture) -> None:
+    channel = RequestChannel(Turns(), [].append, max_requests=100, max_large_bytes=-1)  # type: ignore[arg-type]
+    acceptor = Acceptor(
+        AcceptorSettings("SSL", 1, LIMITS, name_of=unreadable), channel, Clock(), ConnectionCounts(9, 9)
+    )
+    connection, transport = acceptor._new_connection(), WithCertificate()
+    connection.connection_made(transport)  # type: ignore[arg-type]
+    assert transport.is_closed
+    assert not connection.is_open
+    assert "its certificate has no subject" in caplog.text
+    assert acceptor.connections == 0
 
 
 # -- followers on a listener that they share with clients --------------------------------------------------------------

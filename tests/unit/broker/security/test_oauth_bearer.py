@@ -116,6 +116,8 @@ def test_after_a_refused_token_no_other_one_is_looked_at() -> None:
         (token({"sub": None}), "names nobody"),
         (token({"sub": "  "}), "names nobody"),
         (token({"sub": ["alice"]}), "names nobody"),
+        (token({"sub": "\ud800"}), "the name in sub of the token is no text in UTF-8"),
+        (token({"sub": "alice\udfff\ud800"}), "no text in UTF-8"),
         (token({"exp": None}), "without exp"),
         (token({"exp": "soon"}), "no time"),
         (token({"exp": True}), "no time"),

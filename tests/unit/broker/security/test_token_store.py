@@ -278,5 +278,8 @@ def test_kafkas_node() -> None:
     token = DelegationToken("abc", ALICE, Principal("User", "CN=x"), (Principal("User", "b,c"),), 1, 3, 2)
     assert token_znodes.decode("abc", data) == token
     assert token_znodes.decode("abc", token_znodes.encode(token)) == token
+    for text in (rb"User:\ud800", b"User%3A%FF", b"User%3A%ED%A0%80"):
+        with pytest.raises(ValueError, match="can't"):
+            token_znodes.decode("abc", data.replace(b"User%3Aalice", text))
     older = data.replace(b'"version":3', b'"version":2')
     assert token_znodes.decode("abc", older) == token._replace(requester=ALICE)

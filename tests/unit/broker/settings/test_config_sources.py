@@ -55,6 +55,7 @@ def load(text: str = "", environment: dict[str, str] | None = None, *overrides: 
         ("a=b\\", [("a", "b")]),
         ("a=b # no comment", [("a", "b # no comment")]),
         ("a=1\r\nb=2", [("a", "1"), ("b", "2")]),
+        ("a=\\uD83D\\uDE00!", [("a", "\U0001f600!")]),
     ],
 )
 def test_properties_syntax(line: str, expected: list[tuple[str, str]]) -> None:
@@ -216,3 +217,27 @@ def test_values_have_a_maximum_length() -> None:
 def test_logins_at_zookeeper_that_cannot_be_used(text: str) -> None:
     with pytest.raises(ConfigError, match=r"zookeeper\.digest\.user and zookeeper\.digest\.password"):
         load(f"\n{text}")
+
+
+HALF = "\\uD800"
+"""An escape of half of a surrogate pair, as a file has it."""
+
+
+@pytest.mark.parametrize(
+    ("text", "environment", "override", "where"),
+    [
+        (f"super.users=User:{HALF}", {}, "", "server.properties:4: 'super.users'"),
+        (f"ssl.principal.mapping.rules=RULE:.*/{HALF}/", {}, "", "server.properties:4: 'ssl.principal.mapping.rules'"),
+        (f"plain.sasl.jaas.config=x required user_a{HALF}=y;", {}, "", "'plain.sasl.jaas.config'"),
+        (f"scram-sha-256.sasl.jaas.config=x required username=a password=y{HALF};", {}, "", "'scram-sha-256"),
+        ("", {"KAFKA_SUPER_USERS": "User:\udcff"}, "", "environment KAFKA_SUPER_USERS: 'super.users'"),
+        ("", {}, "super.users=User:\udcff", "--override: 'super.users'"),
+        (f"un{HALF}known=1", {}, "", r"server.properties:4: 'un\ud800known'"),
+    ],
+)
+def test_names_that_are_no_text(text: str, environment: dict[str, str], override: str, where: str) -> None:
+    """Nobody could be told of them, and no node of ZooKeeper could have them."""
+    with pytest.raises(ConfigError) as refused:
+        load(f"\n{text}", environment, *[override] * bool(override))
+    assert where in str(refused.value)
+    assert str(refused.value).endswith("is no text in UTF-8")
