@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from broker.security.signed_tokens import VerificationKey, read_keys
+from broker.security.signed_tokens import KeySet, VerificationKey, read_keys
 from broker.settings.bearer import KeySource
 from broker.settings.config import ConfigError
 from protocol.tls import certificates_in, trust
@@ -48,6 +48,7 @@ class Keys:
         self._due_s = 0.0
         self._failures = 0
         self._reason = ""
+        self._complaint = ""
         self._wake = asyncio.Event()
         self._thread: threading.Thread | None = None
 
@@ -74,7 +75,7 @@ class Keys:
     async def _fetch(self) -> None:
         source = self._source
         try:
-            keys = await self._in_a_thread()
+            keys, complaint = await self._in_a_thread()
         except (OSError, ValueError, HTTPException) as problem:
             self._failures += 1
             pause_ms = min(source.retry_ms * 2 ** min(self._failures - 1, 20), source.retry_max_ms)
@@ -85,21 +86,23 @@ class Keys:
         else:
             if self._failures or not self.keys:
                 log.info("%d keys of issued tokens were fetched from %s", len(keys), source.url)
-            self.keys = keys
+            if complaint and complaint != self._complaint:
+                log.warning("keys of %s that cannot be used are left out: %s", source.url, complaint)
+            self.keys, self._complaint = keys, complaint
             self._failures, self._reason = 0, ""
             pause_ms = source.refresh_ms
         self._fetched_at = self._monotonic()
         self._due_s = self._fetched_at + pause_ms / 1000
 
-    async def _in_a_thread(self) -> Sequence[VerificationKey]:
+    async def _in_a_thread(self) -> KeySet:
         """Also reads the keys, which takes a second if there are thousands. A thread that hangs is left alone, and there is no second one
         as long as it does."""
         if self._thread is not None and self._thread.is_alive():
             raise OSError("the fetch before still hangs")
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Sequence[VerificationKey]] = loop.create_future()
+        future: asyncio.Future[KeySet] = loop.create_future()
 
-        def finished(keys: Sequence[VerificationKey], problem: Exception | None) -> None:
+        def finished(keys: KeySet, problem: Exception | None) -> None:
             if not future.done():
                 if problem is None:
                     future.set_result(keys)
@@ -107,7 +110,7 @@ class Keys:
                     future.set_exception(problem)
 
         def work() -> None:
-            keys: Sequence[VerificationKey] = ()
+            keys = KeySet((), "")
             problem = None
             try:
                 keys = read_keys(fetched(self._source))

@@ -7,7 +7,6 @@ never what the token says alone: `none`, and HMAC with the text of a public key,
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Sequence
 from functools import cache
 from types import MappingProxyType
@@ -17,8 +16,6 @@ from broker.security.oauth_bearer import Bearer, TokenRefused, checked_claims
 from broker.settings.bearer import SignedTokens
 from protocol.topic_names import shown
 
-log = logging.getLogger(__name__)
-
 OF_RSA: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 OF_CURVES: Final = MappingProxyType(
     {"P-256": ("ES256",), "P-384": ("ES384",), "P-521": ("ES512",), "Ed25519": ("EdDSA",), "Ed448": ("EdDSA",)}
@@ -26,6 +23,8 @@ OF_CURVES: Final = MappingProxyType(
 RSA_BITS_MIN: Final = 2048
 KEYS_TRIED_MAX: Final = 8
 """Keys that are tried for a token that names none."""
+KEYS_NAMED_MAX: Final = 5
+"""Keys that cannot be used and are named for the log; the others are counted."""
 
 
 class VerificationKey(NamedTuple):
@@ -36,7 +35,18 @@ class VerificationKey(NamedTuple):
     key: Any
 
 
-def read_keys(data: bytes) -> tuple[VerificationKey, ...]:
+class KeySet(NamedTuple):
+    """`complaint`: which keys should sign, but cannot be used, and why, for one line of the log; "": all can."""
+
+    keys: tuple[VerificationKey, ...]
+    complaint: str
+
+
+class _Unusable(Exception):
+    """The text says why."""
+
+
+def read_keys(data: bytes) -> KeySet:
     """The keys of a JSON Web Key Set (RFC 7517) that sign. Others are left out. Raises ValueError if there is none."""
     try:
         rows = json.loads(data)["keys"]
@@ -44,13 +54,25 @@ def read_keys(data: bytes) -> tuple[VerificationKey, ...]:
         rows = None
     if not isinstance(rows, list):
         raise ValueError('expected JSON with a list "keys"')
-    found = [key for row in rows if isinstance(row, dict) and (key := _key(row)) is not None]
+    found = []
+    problems: list[str] = []
+    for row in rows:
+        try:
+            if isinstance(row, dict) and (key := _key(row)) is not None:
+                found.append(key)
+        except _Unusable as problem:
+            problems.append(f"kid {shown(str(row.get('kid')))}: {problem}" if len(problems) < KEYS_NAMED_MAX else "")
+    complaint = "; ".join(problems[:KEYS_NAMED_MAX])
+    if len(problems) > KEYS_NAMED_MAX:
+        complaint += f"; and {len(problems) - KEYS_NAMED_MAX} others"
     if not found:
-        raise ValueError("it has no public key that signs, of kind RSA, EC or OKP")
-    return tuple(found)
+        why = f" ({complaint})" if complaint else ""
+        raise ValueError(f"it has no public key that signs, of kind RSA, EC or OKP{why}")
+    return KeySet(tuple(found), complaint)
 
 
 def _key(row: dict[str, Any]) -> VerificationKey | None:
+    """None: the key is not for signatures. Raises _Unusable."""
     kind, kid = row.get("kty"), row.get("kid")
     algorithms: tuple[str, ...]
     algorithms = OF_RSA if kind == "RSA" else OF_CURVES.get(str(row.get("crv")), ()) if kind in ("EC", "OKP") else ()
@@ -61,11 +83,9 @@ def _key(row: dict[str, Any]) -> VerificationKey | None:
     try:
         key = _jwt().PyJWK({**row, "alg": algorithms[0]}).key
     except (_jwt().PyJWTError, ValueError, TypeError) as problem:
-        log.warning("a key of the issuer of tokens, kid %s, cannot be used: %s", shown(str(kid)), problem)
-        return None
+        raise _Unusable(shown(str(problem))) from None
     if kind == "RSA" and key.key_size < RSA_BITS_MIN:
-        log.warning("a key of the issuer of tokens, kid %s, has less than %d bits", shown(str(kid)), RSA_BITS_MIN)
-        return None
+        raise _Unusable(f"it has less than {RSA_BITS_MIN} bits")
     return VerificationKey(kid, algorithms, key)
 
 

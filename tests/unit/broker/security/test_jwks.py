@@ -135,6 +135,21 @@ async def test_the_earlier_keys_stay(
     assert caplog.text.count("cannot be fetched") == 1
 
 
+async def test_keys_that_cannot_be_used_are_named_once(issuer: Issuer, caplog: pytest.LogCaptureFixture) -> None:
+    """Not again at each fetch."""
+    weak = [{"kty": "RSA", "n": "AQAB", "e": "AQAB", "kid": f"weak {number}"} for number in range(50)]
+    issuer.answer = sends(json.dumps({"keys": [*ROWS[:1], *weak]}).encode())
+    keys = Keys(source(issuer.url, refresh_ms=10))
+    with following(keys):
+        asked = issuer.asked
+        await until(lambda: issuer.asked > asked + 2)
+        assert [row.message.count("weak ") for row in caplog.records if "left out" in row.message] == [5]
+        issuer.answer = sends(json.dumps({"keys": [*ROWS[:1], *weak[1:]]}).encode())
+        asked = issuer.asked
+        await until(lambda: issuer.asked > asked + 2)
+    assert caplog.text.count("left out") == 2
+
+
 async def test_keys_are_not_read_on_the_loop(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
     """An issuer's set may have thousands."""
     readers: list[threading.Thread] = []

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.security.oauth_bearer import Bearer, TokenRefused
-from broker.security.signed_tokens import read_keys, validate_signed
+from broker.security.signed_tokens import KEYS_NAMED_MAX, read_keys, validate_signed
 from broker.settings.bearer import KeySource, SignedTokens
 
 NOW_MS = 1_700_000_000_000
@@ -48,7 +48,7 @@ ROWS = [
     {**jwk(OTHER, "RS256", kid="private"), "d": "AQAB"},
     "x",
 ]
-KEYS = read_keys(json.dumps({"keys": ROWS}).encode())
+KEYS, COMPLAINT = read_keys(json.dumps({"keys": ROWS}).encode())
 
 
 def token(claims: Mapping[str, Any] = {}, private: Any = RSA, algorithm: str = "RS256", kid: str | None = "r") -> str:
@@ -72,12 +72,29 @@ def validate(text: str, settings: SignedTokens = SETTINGS, missed: list[str] | N
     return validate_signed(settings, KEYS, lambda: None if missed is None else missed.append(text), NOW_MS, text)
 
 
-def test_only_keys_that_may_sign_are_taken(caplog: pytest.LogCaptureFixture) -> None:
+def test_only_keys_that_may_sign_are_taken() -> None:
     assert [key.kid for key in KEYS] == ["r", "c", "e"]
     assert [key.algorithms[0] for key in KEYS] == ["RS256", "ES256", "EdDSA"]
+    assert [part.split("'")[1] for part in COMPLAINT.split("; ")] == ["broken", "small"], "the others are not for us"
     for data in (b"", b"{", b"[]", b'{"keys":{}}', b'{"keys":[]}', b'{"keys":[1]}', b"[" * 100_000):
         with pytest.raises(ValueError, match="key"):
             read_keys(data)
+
+
+@pytest.mark.parametrize(
+    ("count", "end"), [(1, ""), (KEYS_NAMED_MAX, ""), (2000, f"; and {2000 - KEYS_NAMED_MAX} others")]
+)
+def test_keys_that_cannot_be_used_are_named_but_not_all_of_them(count: int, end: str) -> None:
+    """An issuer's set may have thousands, and they are read again and again."""
+    broken = [{"kty": "RSA", "n": "AQAB", "e": "AQAB", "kid": f"\ud800\n{number}" * 100} for number in range(count)]
+    keys, complaint = read_keys(json.dumps({"keys": [*broken, *ROWS[:1]]}).encode())
+    assert [key.kid for key in keys] == ["r"]
+    assert complaint.count("kid '") == min(count, KEYS_NAMED_MAX)
+    assert complaint.endswith(end)
+    assert complaint.isprintable()
+    assert len(complaint) < KEYS_NAMED_MAX * 400
+    with pytest.raises(ValueError, match=r"no public key that signs, .* \(kid '"):
+        read_keys(json.dumps({"keys": broken}).encode())
 
 
 @pytest.mark.parametrize(
