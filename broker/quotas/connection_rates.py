@@ -34,9 +34,13 @@ class ConnectionRates:
         self._window = Window(config.quota_window_num, config.quota_window_size_seconds * 1000)
         self._monotonic = monotonic
         self._of: dict[str, float] = {}
-        """By address, or the name of a host."""
+        """By address: its own quota, or the least of those of hosts that have it."""
+        self._own: dict[str, float] = {}
+        """By address, or the name of a host: the quota in the settings."""
         self._addresses: dict[str, tuple[str, ...]] = {}
-        """Those of the names of hosts."""
+        """Those of the names of hosts, as far as they are known."""
+        self._names: dict[str, set[str]] = {}
+        """By address: the hosts that have it."""
         self._default: float | None = None
         self._used: dict[str, SampledRate] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -96,33 +100,60 @@ class ConnectionRates:
             if name.startswith(IPS):
                 with contextlib.suppress(ValueError):
                     kept.add(_host(name.removeprefix(IPS)))
-        for host in [*self._of, *self._addresses, *self._tasks]:
-            if host not in kept and not any(host in of for name, of in self._addresses.items() if name in kept):
-                self._set(host, None)
+        for host in [host for host in self._own if host not in kept]:
+            self._set(host, None)
 
     def _set(self, host: str, bound: float | None) -> None:
         if (earlier := self._tasks.pop(host, None)) is not None:
             earlier.cancel()
-        for address in self._addresses.pop(host, (host,)):
-            self._of.pop(address, None)
-        if bound is None:
-            return
-        try:
-            ipaddress.ip_address(host)
-        except ValueError:
-            self._tasks[host] = asyncio.get_running_loop().create_task(self._resolve(host, bound))
-        else:
-            self._of[host] = bound
+        self._own.pop(host, None)
+        if bound is not None:
+            self._own[host] = bound
+        self._has_addresses(host, ())
+        if _is_address(host):
+            self._count_for(host)
+        elif bound is not None:
+            self._tasks[host] = asyncio.get_running_loop().create_task(self._resolve(host))
 
-    async def _resolve(self, host: str, bound: float) -> None:
+    def _has_addresses(self, host: str, addresses: tuple[str, ...]) -> None:
+        """The host's name stands for these, and for no others."""
+        before = self._addresses.pop(host, ())
+        for address in before:
+            self._names[address].discard(host)
+        if addresses:
+            self._addresses[host] = addresses
+        for address in addresses:
+            self._names.setdefault(address, set()).add(host)
+        for address in {*before, *addresses}:
+            self._count_for(address)
+
+    def _count_for(self, address: str) -> None:
+        """Finds the quota of the address anew. Kafka takes that of the address or of its host, whichever has changed last."""
+        names = self._names.get(address)
+        bounds = [self._own[address]] if address in self._own else [self._own[name] for name in names or ()]
+        if bounds:
+            self._of[address] = min(bounds)
+        else:
+            self._of.pop(address, None)
+        if names is not None and not names:
+            del self._names[address]
+
+    async def _resolve(self, host: str) -> None:
         """The quota of a host counts for the addresses that its name has now."""
         try:
             found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as problem:
             log.warning("the quota of %s has no effect, because its address is unknown: %s", shown(host), problem)
             return
-        self._addresses[host] = tuple(sorted({str(row[4][0]) for row in found}))
-        self._of.update(dict.fromkeys(self._addresses[host], bound))
+        self._has_addresses(host, tuple(sorted({str(row[4][0]) for row in found})))
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _host(node: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 
@@ -86,6 +87,42 @@ async def test_a_quota_of_a_host_that_changes_before_its_address_is_known() -> N
     world.set("localhost", 3)
     await asyncio.gather(*world.rates._tasks.values())
     assert world.accepted("127.0.0.1", 100) == 6
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(("localhost", "127.0.0.1", "host-b"))))
+@pytest.mark.parametrize("is_told_of_the_rest", [False, True])
+async def test_an_address_and_names_of_it_have_quotas(
+    order: tuple[str, ...], is_told_of_the_rest: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever comes or goes first: the quota of the address counts, else the least of those of its names."""
+    rates = {"127.0.0.1": 4, "localhost": 3, "host-b": 2}
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", looked_up)
+    world = World()
+    there: list[str] = []
+
+    def accepts(count: int) -> bool:
+        world.now += 1000
+        return world.accepted("127.0.0.1", 50) == count
+
+    def counting() -> int:
+        return rates["127.0.0.1"] if "127.0.0.1" in there else min(rates[name] for name in there)
+
+    for name in order:
+        world.set(name, rates[name])
+        there.append(name)
+        await asyncio.gather(*world.rates._tasks.values())
+        assert accepts(2 * counting()), there
+    while there:
+        gone = there.pop(0)
+        if is_told_of_the_rest:
+            world.rates.all_are([f"ips/{name}" for name in there])
+        else:
+            world.set(gone, None)
+        assert accepts(2 * counting() if there else 50), there
+
+
+async def looked_up(host: str, *_: object, **__: object) -> list[tuple[object, ...]]:
+    return [(0, 0, 0, "", ("127.0.0.1", 0))]
 
 
 def test_an_address_may_be_written_in_any_form() -> None:
