@@ -151,7 +151,9 @@ class Fetches:
                 looks_at_all=in_session and self._is_suspect(),
             )
         except KafkaError as error:
-            respond(error.code, NO_SESSION_ID, [])
+            # As in Kafka, the answer to who is over a quota has no error: a client without a session opens a new one.
+            is_over_quota = params.throttle is not None and params.throttle(_size(())) > 0
+            respond(ErrorCode.NONE if is_over_quota else error.code, NO_SESSION_ID, [])
             return None
         if context.has_unknown_topics and params.max_wait_ms:
             params = params._replace(max_wait_ms=0)  # An error is answered at once.

@@ -18,6 +18,7 @@ class Consumer:
         self.is_throttled = False
         self.sizes: list[int] = []
         self.answers: list[tuple[int, list[str] | None]] = []
+        self.errors: list[ErrorCode] = []
 
     def throttle(self, size: int) -> int:
         self.sizes.append(size)
@@ -34,7 +35,7 @@ class Consumer:
         return self.answers[-1] if self.answers else (0, None)
 
     def respond(self, error: ErrorCode, session_id: int, topics: FetchedTopics) -> None:
-        assert not error
+        self.errors.append(error)
         found = [data for _, partitions in topics for data in partitions]
         self.answers.append((session_id, values_of(found[0]) if found else None))
 
@@ -76,6 +77,16 @@ async def test_a_session_keeps_what_is_news(cluster: Cluster) -> None:
         assert consumer.fetch(session_id, epoch, None) == (session_id, None)
     consumer.is_throttled = False
     assert consumer.fetch(session_id, 4, None) == (session_id, ["b"])
+
+
+async def test_a_session_that_does_not_exist_is_paid_for(cluster: Cluster) -> None:
+    """As in Kafka, who is over a quota hears nothing of the error, and begins a new session because there is none."""
+    consumer = await started(cluster)
+    assert consumer.fetch(4711, 5) == (0, None)
+    consumer.is_throttled = True
+    assert consumer.fetch(4711, 5) == (0, None)
+    assert consumer.sizes == [0, 0]
+    assert consumer.errors == [ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.NONE]
 
 
 async def test_a_parked_fetch_that_is_throttled(cluster: Cluster) -> None:
