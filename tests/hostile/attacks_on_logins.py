@@ -136,7 +136,7 @@ def many_handshakes(target: Target) -> str | None:
     with ThreadPoolExecutor(20) as pool:
         counts = pool.map(shake_hands, range(20))
         complaint = login_works(target, port)
-        return complaint or (None if sum(counts) > 100 else "hardly any handshake was done")
+        return complaint or (None if sum(counts) > 20 else "hardly any handshake was done")
 
 
 @attack

@@ -18,7 +18,7 @@ from tests.support.spark_session import running_session
 from tools.replay.traces.request_log import ImportOptions, import_request_log
 from tools.replay.traces.schema import Trace
 
-pytestmark = [pytest.mark.integration, pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.kafka, pytest.mark.timeout(600)]
 
 TOPIC, PARTITIONS, BROKERS = "loaded", 4, 2
 ROUNDS, PER_ROUND = 40, 25
