@@ -299,8 +299,12 @@ class ClientConnection(Connection):
 
     def mute(self, milliseconds: int) -> None:
         """Neither reads nor handles anything for so long, or longer if it is muted already. Answers are still sent (KIP-219)."""
-        until = self._monotonic() + milliseconds / 1000
-        if self.state is not ConnectionState.OPEN or until <= self._muted_until:
+        now = self._monotonic()
+        until = now + milliseconds / 1000
+        if self.state is not ConnectionState.OPEN:
+            return
+        self.last_heard = now  # it is answered now, so its time to be idle begins
+        if until <= self._muted_until:
             return
         self._muted_until = until
         self.hold(Hold.THROTTLED)
@@ -571,6 +575,10 @@ class ClientConnection(Connection):
         elif not writer.unsent and self.held & Hold.SLOW_CLIENT:
             self.release(Hold.SLOW_CLIENT)
 
+    def _keeps_room(self) -> bool:
+        """Whether it has some of the room for large frames."""
+        return bool(self._large_size or self._read_ahead or any(request.large_size for request in self.queue))
+
     def overdue(self, now: float) -> str:
         """The reason to close the connection now, or ""."""
         limits = self._limits
@@ -590,9 +598,14 @@ class ClientConnection(Connection):
                     f"a request waited {LARGE_FRAME_S:g} s for an earlier one, and others for its room"
                     " (queued.max.request.bytes)"
                 )
+            if self.held & Hold.THROTTLED and self._muted_until - now > LARGE_FRAME_S and self._keeps_room():
+                return (
+                    f"over a quota for {self._muted_until - now:.0f} s more, and others wait for the room of its requests"
+                    " (queued.max.request.bytes)"
+                )
         is_idle = limits.idle_timeout_s is not None and now - self.last_heard > limits.idle_timeout_s
-        if is_idle and self.held & Hold.THROTTLED:
-            # Nobody notices when its client is gone, as nothing is read.
+        if is_idle and self.held & Hold.THROTTLED and not self._writer.unsent:
+            # Nobody notices when its client is gone, as nothing is read. Kafka's Selector closes it when nothing was read or written.
             return f"idle for {limits.idle_timeout_s:g} s, and over a quota"
         if self._is_paused or self.held & Hold.ASYNC_API:
             return ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from broker.network.connection import LARGE_FRAME_S
@@ -105,5 +107,53 @@ def test_a_large_fetch_that_must_wait_is_refused_when_others_need_its_room() -> 
     assert producer.handled == [0]
     for client in clients:
         client.connection.connection_lost(None)
+    world.turns.run()
+    assert (world.channel.queued, world.channel.large.bytes) == (0, 0)
+
+
+def half(client: Client) -> None:
+    send_all(client.world, [client], [(WRITE, 10), (WRITE, 400_000)])
+    client.deliver(310_000)
+
+
+def whole(client: Client) -> None:
+    send_all(client.world, [client], [(WRITE, 90_000)])
+    client.deliver()
+
+
+def read_ahead(client: Client) -> None:
+    send_all(client.world, [client], [(WRITE, 30_000)])
+    client.deliver()
+    client.connection.hold(Hold.ASYNC_API)
+    send_all(client.world, [client], [(WRITE, 10), (WRITE, 400_000)])
+    client.deliver()
+    assert client.unread
+
+
+@pytest.mark.parametrize("arrive", [half, whole, read_ahead])
+@pytest.mark.parametrize(("muted_s", "is_closed"), [(LARGE_FRAME_S + 2, True), (LARGE_FRAME_S, False)])
+async def test_who_is_muted_for_long_does_not_keep_the_room_of_others(
+    arrive: Callable[[Client], None], muted_s: float, is_closed: bool
+) -> None:
+    """It would be closed anyway, before it is read again. Whoever is muted for less may go on."""
+    world = Requests(500)
+    muted = [Client(world) for _ in range(30)]
+    for client in muted:
+        arrive(client)
+        client.connection.mute(int(muted_s * 1000))
+    producer = Client(world)
+    send_all(world, [producer], [(WRITE, MIB)])
+    run(world, [producer])
+    assert bool(producer.handled) == (arrive is not whole), (
+        "above the limit, one is read at a time; at twice the limit, none"
+    )
+    world.clock.now += 1
+    world.processor.sweep()
+    assert {client.transport.is_closed for client in muted} == {is_closed}
+    for client in muted:
+        client.connection.release(Hold.ASYNC_API)
+        client.connection.connection_lost(None)
+    run(world, [producer])
+    assert producer.handled == [0]
     world.turns.run()
     assert (world.channel.queued, world.channel.large.bytes) == (0, 0)

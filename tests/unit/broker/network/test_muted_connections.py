@@ -78,6 +78,18 @@ async def test_who_is_muted_for_too_long_is_closed() -> None:
     assert muted.transport.is_closed
 
 
+async def test_the_time_to_be_idle_begins_with_the_answer() -> None:
+    """As with Kafka's Selector, which counts from the last byte that was read or written."""
+    muted = Muted()
+    muted.world.clock.now += 50
+    muted.connection.mute(1_000_000_000)
+    assert muted.connection.overdue(muted.world.clock.now + 60) == ""
+    assert "over a quota" in muted.connection.overdue(muted.world.clock.now + 61)
+    muted.transport.unsent = 1000
+    muted.connection.pause_writing()
+    assert muted.connection.overdue(muted.world.clock.now + 61) == "", "a client that reads its answer is not idle"
+
+
 @pytest.mark.parametrize("is_lost", [True, False])
 async def test_its_end_ends_the_wait(is_lost: bool) -> None:
     """A client that is gone had sent its requests before: they are handled. Those of a connection that the broker closes are not."""

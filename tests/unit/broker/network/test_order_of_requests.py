@@ -27,7 +27,8 @@ Step = tuple[str, int, int]
 class Client:
     """A connection, what its client has sent, and what of that was handled."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Requests) -> None:
+        self.world = world
         self.connection, self.transport = ClientConnection(world.processor, "PLAINTEXT"), SlowTransport()
         self.connection.connection_made(self.transport)  # type: ignore[arg-type]
         self.sent = 0
