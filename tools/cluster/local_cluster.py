@@ -85,6 +85,7 @@ class LocalCluster:
         self._processes: dict[int, ServerProcess] = {}
         self._links_process: ServerProcess | None = None
         self._made: list[Path] = []
+        self._has_made_directory = False
 
     # reading
 
@@ -236,10 +237,7 @@ class LocalCluster:
                 f"{self.directory} cannot be a run directory, because log.dirs cannot name a path with {unnameable.group()!r}: "
                 "choose another --dir"
             )
-        if secure and self._files.secured.client_properties.exists():
-            raise ClusterError(
-                f"{self._files.secured.client_properties} is there already, and --secure would replace it: move it away"
-            )
+        self._has_made_directory = not self.directory.exists()
         if brokers < 1:
             raise ClusterError(f"a cluster has at least one broker, not {brokers}")
         for key in NOT_FOR_ALL_BROKERS:
@@ -257,8 +255,12 @@ class LocalCluster:
                 raise ClusterError(
                     f"{text!r} cannot stand in server.properties, which has one line of UTF-8 for each setting"
                 )
+        if secure:
+            self._files.make_private()
         with self._files.locked():
             try:
+                if secure:
+                    self._make_room_for_secrets()
                 self._make_files(brokers, zookeeper, settings, links, clients, secure)
             except (OSError, NoFreePorts) as error:
                 self.undo_create()
@@ -299,6 +301,17 @@ class LocalCluster:
             self._note_new(broker.path)
             own = (ports[3 * index], ports[3 * index + 1], ports[3 * index + 2])
             broker.create(zookeeper, own, settings, linked.get(broker.id), clients, secured[index] if secure else None)
+        if secure:
+            self._files.close_to_others()
+
+    def _make_room_for_secrets(self) -> None:
+        secured = self._files.secured
+        if secured.is_new():
+            secured.remove()  # of a start that was killed before there was a broker
+        if secured.client_properties.exists():
+            raise ClusterError(
+                f"{secured.client_properties} is there already, and --secure would replace it: move it away"
+            )
 
     def _secure(self, clients: ClientListener, client_ports: Sequence[int]) -> list[SecuredBroker]:
         """Makes certificates and passwords."""
@@ -331,8 +344,9 @@ class LocalCluster:
         if self._files.secured.path in self._made:
             self._files.secured.client_properties.unlink(missing_ok=True)
         self._made.clear()
-        with contextlib.suppress(OSError):
-            self.directory.rmdir()
+        if self._has_made_directory:
+            with contextlib.suppress(OSError):
+                self.directory.rmdir()
 
     def destroy(self) -> None:
         """Kills all processes and removes brokers and ZooKeeper with their data."""

@@ -15,6 +15,7 @@ import fcntl
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,15 @@ from tools.cluster.fault_log import FAULT_LOG_NAME, FaultLog
 from tools.cluster.links.wiring import MARKER, BadWiring, BrokerPorts, LinksDirectory
 from tools.cluster.ports import LOCAL_HOST
 from tools.cluster.processes import ClusterError, ServerProcess
-from tools.cluster.secured.files import CLIENTS, CONTROLLER, INTERNAL, MUTUAL_TLS, SecuredBroker, SecuredFiles
+from tools.cluster.secured.files import (
+    CLIENTS,
+    CONTROLLER,
+    INTERNAL,
+    MUTUAL_TLS,
+    OWNERS_DIRECTORY,
+    SecuredBroker,
+    SecuredFiles,
+)
 from tools.cluster.zookeeper import EmbeddedZooKeeper
 from tools.private_files import OWNER_ONLY, write_anew
 from tools.wire.security import Security
@@ -255,6 +264,33 @@ class RunDirectory:
         self.faults = FaultLog(self.path)
         self.links = LinksDirectory(self.path / "links")
         self.secured = SecuredFiles(self.path)
+
+    def make_private(self) -> None:
+        """Makes the directory for its owner alone. One that exists stays as it is.
+
+        Raises ClusterError, also if others can put files into it.
+        """
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                self.path.mkdir(OWNERS_DIRECTORY)
+            found = self.path.stat()
+        except OSError as error:
+            raise ClusterError(
+                f"{self.path} cannot be used as a run directory ({error.strerror}): choose another --dir"
+            ) from None
+        if found.st_uid != os.geteuid() or found.st_mode & stat.S_IWOTH:
+            whose = "everybody can write to it" if found.st_uid == os.geteuid() else "it is somebody else's"
+            raise ClusterError(f"{self.path} cannot keep what is secret, because {whose}: choose another --dir")
+
+    def close_to_others(self) -> None:
+        """Only the owner reaches logs and data: ZooKeeper's has what passwords can be guessed by. Raises OSError."""
+        for broker in self.brokers():
+            broker.path.chmod(OWNERS_DIRECTORY)
+        if self.zookeeper.exists():
+            self.zookeeper.directory.chmod(OWNERS_DIRECTORY)
+        if self.links.exists():
+            self.links.path.chmod(OWNERS_DIRECTORY)
 
     def links_process(self) -> ServerProcess:
         return ServerProcess("links", self.links.path, self.links.config_file, MARKER)

@@ -64,7 +64,10 @@ class Authority:
         return cls(_key_text(key), signed.public_bytes(Encoding.PEM).decode())
 
     def sign(self, name: str, hosts: Sequence[str] = (), validity: Validity | None = None) -> str:
-        """A new key and its certificate, as one PEM text. `name`: its common name. With `hosts`, it is a server's, too."""
+        """A new key and its certificate, as one PEM text. `name`: its common name. With `hosts`, it is a server's, too.
+
+        Raises ValueError for a host that no certificate can name.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         purposes = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if hosts else [])]
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
@@ -116,7 +119,10 @@ def _host(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host.strip("[]")))
     except ValueError:
-        return x509.DNSName(host)
+        pass
+    if not host.isascii():
+        raise ValueError(f"no certificate can name the host {host!r}: write it in ASCII (xn--...)")
+    return x509.DNSName(host)
 
 
 def _key_text(key: ec.EllipticCurvePrivateKey) -> str:

@@ -65,7 +65,7 @@ class SecuredFiles:
         return self.authority_file.exists() and self.passwords_file.exists()
 
     def create(self, brokers: Sequence[int], hosts: Sequence[str], servers: str, mutual_tls_servers: str) -> None:
-        """Makes everything. `hosts`: how clients name the brokers, besides this machine. Raises OSError."""
+        """Makes everything. `hosts`: how clients name the brokers, besides this machine. Raises ClusterError, OSError."""
         from tools.cluster.secured.authority import Authority
 
         self.path.mkdir(parents=True)
@@ -77,7 +77,7 @@ class SecuredFiles:
         self._write(self.path / "authority.key", authority.key)
         self._write(self.authority_file, authority.certificate)
         for broker in brokers:
-            self._write(self.keystore(broker), authority.sign(f"broker-{broker}", [*LOCAL_NAMES, *hosts]))
+            self._sign_broker(authority, broker, hosts)
         for user in USERS:
             self.write_user(user, servers, mutual_tls_servers)
         self._write(self.client_properties, (self.path / ADMIN / CLIENT_PROPERTIES).read_text())
@@ -155,8 +155,7 @@ class SecuredFiles:
 
     def sign_broker(self, broker: int, hosts: Sequence[str], validity: Validity | None = None) -> None:
         """Replaces a broker's key and certificate. The broker reads them within seconds. Raises ClusterError, OSError."""
-        names = [*LOCAL_NAMES, *hosts]
-        self._write(self.keystore(broker), self.authority().sign(f"broker-{broker}", names, validity))
+        self._sign_broker(self.authority(), broker, hosts, validity)
 
     def sign_user(self, user: str, validity: Validity | None = None) -> None:
         """Replaces a user's key and certificate. Raises ClusterError, OSError."""
@@ -171,6 +170,15 @@ class SecuredFiles:
         if self.new_file.exists() or self.passwords_file.exists():
             shutil.rmtree(self.path, ignore_errors=True)
             self.client_properties.unlink(missing_ok=True)
+
+    def _sign_broker(
+        self, authority: Authority, broker: int, hosts: Sequence[str], validity: Validity | None = None
+    ) -> None:
+        try:
+            signed = authority.sign(f"broker-{broker}", [*LOCAL_NAMES, *hosts], validity)
+        except ValueError as problem:
+            raise ClusterError(str(problem)) from None
+        self._write(self.keystore(broker), signed)
 
     def _write_passwords(self, passwords: Mapping[str, str]) -> None:
         self._write(self.passwords_file, "".join(f"{user}={word}\n" for user, word in passwords.items()))

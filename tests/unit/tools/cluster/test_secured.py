@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import ssl
+import stat
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from tests.support.cli import ottla
 from tools.admin.client_settings import read_librdkafka_config
 from tools.admin.naming import Where
 from tools.cluster.local_cluster import ClusterError, LocalCluster
+from tools.cluster.run_directory import ClientListener
 from tools.cluster.secured.__main__ import make
 from tools.cluster.secured.authority import Authority, past_validity
 from tools.cluster.secured.client_files import ClientAccess
@@ -139,6 +143,47 @@ def test_a_file_of_somebody_else_is_kept(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match=r"client\.properties is there already"):
         LocalCluster(tmp_path).create(brokers=1, zookeeper="127.0.0.1:1", secure=True)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("client.properties", "mine")]
+
+
+def test_only_the_owner_reaches_logs_and_data(tmp_path: Path) -> None:
+    """Whatever the umask is: ZooKeeper's data has the verifiers of passwords."""
+    before = os.umask(0)
+    try:
+        LocalCluster(tmp_path / "run").create(brokers=1, links=True, secure=True)
+    finally:
+        os.umask(before)
+    directories = [tmp_path / "run", *(path for path in (tmp_path / "run").iterdir() if path.is_dir())]
+    assert {path.name for path in directories} == {"run", "broker-1", "links", "security", "zookeeper"}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in directories} == {0o700}
+
+
+def test_a_directory_where_others_can_put_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = LocalCluster(tmp_path / "shared")
+    shared.directory.mkdir()
+    shared.directory.chmod(0o1777)
+    with pytest.raises(ClusterError, match="everybody can write to it"):
+        shared.create(brokers=1, zookeeper="127.0.0.1:1", secure=True)
+    shared.directory.chmod(0o755)
+    monkeypatch.setattr(os, "geteuid", lambda: shared.directory.stat().st_uid + 1)
+    with pytest.raises(ClusterError, match="it is somebody else's"):
+        shared.create(brokers=1, zookeeper="127.0.0.1:1", secure=True)
+    assert list(shared.directory.iterdir()) == []
+
+
+def test_a_host_that_no_certificate_can_name(tmp_path: Path) -> None:
+    clients = ClientListener(advertised="bücher.example")
+    with pytest.raises(ClusterError, match=r"no certificate can name the host 'bücher\.example'"):
+        LocalCluster(tmp_path / "run").create(brokers=1, zookeeper="127.0.0.1:1", clients=clients, secure=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_start_that_was_killed_before_there_was_a_broker(cluster: LocalCluster) -> None:
+    before = cluster.access("alice").password
+    for broker in cluster.broker_ids:
+        shutil.rmtree(cluster.broker_directory(broker))
+    again = LocalCluster(cluster.directory)
+    again.create(brokers=1, zookeeper="127.0.0.1:1", secure=True)
+    assert again.access("alice").password != before
 
 
 def test_a_certificate_of_a_broker_that_is_stopped(cluster: LocalCluster) -> None:
