@@ -78,4 +78,5 @@ def _unescaped(text: str, line: int) -> str:
         else:
             found.append(ESCAPES.get(escape, escape))
             at += 2
-    return "".join(found)
+    # Java's characters have 16 bits: two escapes may be one character.
+    return "".join(found).encode("utf-16-be", "surrogatepass").decode("utf-16-be", "surrogatepass")

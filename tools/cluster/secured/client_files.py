@@ -10,6 +10,8 @@ from pathlib import Path
 PLAIN = "PLAIN"
 MECHANISM = "SCRAM-SHA-512"
 """How clients log in unless they choose: it also lets in users who are created later."""
+FOR_JAVA = "for Java clients, Kafka's tools and ottla"
+ASCII_END = 0x80
 ABOUT = """\
 # {about}
 # Only the owner may read this file: it has a password or names a private key.
@@ -97,11 +99,9 @@ class ClientAccess:
     def files(self) -> dict[str, str]:
         """Name -> content."""
         return {
-            "client.properties": _properties(
-                self.java(), f"User {self.user}, for Java clients, Kafka's tools and ottla."
-            ),
-            "mutual-tls.properties": _properties(
-                self.java_mutual_tls(), f"User {self.user} by a certificate, for Java clients, Kafka's tools and ottla."
+            "client.properties": _java_properties(self.java(), f"User {self.user}, {FOR_JAVA}."),
+            "mutual-tls.properties": _java_properties(
+                self.java_mutual_tls(), f"User {self.user} by a certificate, {FOR_JAVA}."
             ),
             "librdkafka.properties": _properties(
                 self.librdkafka(), f"User {self.user}, for librdkafka, such as kcat -F."
@@ -113,6 +113,14 @@ class ClientAccess:
 def _login_module(mechanism: str) -> str:
     kind = "plain.Plain" if mechanism == PLAIN else "scram.Scram"
     return f"org.apache.kafka.common.security.{kind}LoginModule"
+
+
+def _java_properties(settings: Mapping[str, str], about: str) -> str:
+    """Java reads such a file as Latin-1: what is not ASCII, such as the name of a directory, is written with escapes."""
+    text = _properties(settings, about)
+    units = text.encode("utf-16-be")
+    codes = (int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2))
+    return "".join(chr(code) if code < ASCII_END else f"\\u{code:04x}" for code in codes)
 
 
 def _properties(settings: Mapping[str, str], about: str) -> str:

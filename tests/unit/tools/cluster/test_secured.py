@@ -21,6 +21,7 @@ from tools.cluster.secured.__main__ import make
 from tools.cluster.secured.authority import Authority, past_validity
 from tools.cluster.secured.client_files import ClientAccess
 from tools.cluster.secured.files import SecuredFiles
+from tools.properties_file import read_properties
 from tools.wire.client_properties import read_security
 
 
@@ -108,6 +109,18 @@ def test_what_clients_are_told(cluster: LocalCluster) -> None:
     assert read_librdkafka_config(files / "client.properties")["bootstrap.servers"] == cluster.bootstrap_servers
     assert set(alice.mutual_tls_servers.split(",")).isdisjoint(alice.servers.split(","))
     assert alice.password not in repr(alice)
+
+
+def test_java_finds_files_in_any_directory(tmp_path: Path) -> None:
+    """It reads properties as Latin-1."""
+    directory = tmp_path / "josé-中-😀"
+    LocalCluster(directory).create(brokers=1, zookeeper="127.0.0.1:1", secure=True)
+    for name in ("client.properties", "mutual-tls.properties"):
+        path = directory / "security" / "alice" / name
+        properties = read_properties(path.read_text(encoding="latin-1"))
+        (trusted,) = [value for key, value, _ in properties if key == "ssl.truststore.location"]
+        assert Path(trusted).exists()
+        assert read_security(path, ignores_others=True).trusted
 
 
 def test_commands_find_the_settings(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
