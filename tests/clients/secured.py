@@ -27,7 +27,7 @@ from confluent_kafka.admin import (
 from tests.conftest import CALM, running_clusters
 from tests.support.certificates import Certificates
 from tests.support.invariants import wait_known_everywhere
-from tests.support.secured import login_listener, one_more_listener
+from tests.support.secured import login_listener, more_listeners
 from tests.support.topics import create_topics
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.ports import free_ports
@@ -66,7 +66,7 @@ def secured_cluster(directory: Path) -> Iterator[Secured]:
         "group.initial.rebalance.delay.ms": "0",
     }
     with running_clusters(directory) as start:
-        listener = one_more_listener(LISTENER, ports)
+        listener = more_listeners({LISTENER: ports})
         cluster = start(brokers=BROKERS, overrides=overrides, own_properties=listener)
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 2})
         change = [

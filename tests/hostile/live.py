@@ -29,7 +29,7 @@ from tests.hostile.attacks_on_logins import LISTENER, MECHANISMS, PASSWORD, USER
 from tests.hostile.beside import SAMPLE_S, BrokerMemory, CanaryProcess
 from tests.support.certificates import Certificates
 from tests.support.invariants import ZooKeeperView, eventually
-from tests.support.secured import login_listener, one_more_listener
+from tests.support.secured import login_listener, more_listeners
 from tests.support.topics import create_topics, fill
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.log_parts import LogReader
@@ -180,7 +180,7 @@ def live_run(
     login = LoginListener(dict(enumerate(free_ports(BROKERS), 1)), made.authority)
     settings = {**login_listener(LISTENER, made, MECHANISMS, {USER: PASSWORD}), **(overrides or {})}
     with running_clusters(directory) as start:
-        cluster = start(overrides=settings, own_properties=one_more_listener(LISTENER, login.ports))
+        cluster = start(overrides=settings, own_properties=more_listeners({LISTENER: login.ports}))
         with closing(LiveRun(cluster, login, seed, wait_max_s)) as run:
             eventually(lambda: run.canary.mark()["acknowledged"] > 20, "the canary is served")
             yield run

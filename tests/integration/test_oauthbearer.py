@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jwt
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.conftest import CALM, ClusterFactory
 from tests.support.cli import Cli
 from tests.support.invariants import eventually
 from tests.support.kafka_tools import KafkaTools
+from tests.support.secured import more_listeners
+from tests.support.tokens import LIFETIME_S, Issuer
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.ports import free_ports
 
@@ -27,26 +26,22 @@ pytestmark = pytest.mark.integration
 HANDLERS = "org.apache.kafka.common.security.oauthbearer"
 MODULE = f"{HANDLERS}.OAuthBearerLoginModule required"
 SHORT_S = 3
-ISSUER, AUDIENCE = "https://issuer.test", "kafka"
 
 
 class Issued(NamedTuple):
     """Two brokers that take signed tokens, also among themselves, and a listener for each that takes unsecured ones."""
 
     cluster: LocalCluster
-    key: rsa.RSAPrivateKey
+    issuer: Issuer
     ports: list[int]
 
-    def token(self, user: str, seconds: float = 600, **claims: Any) -> str:
-        return token(self.key, user, seconds, **claims)
-
-    def client(self, user: str, seconds: float = 600, **claims: Any) -> dict[str, Any]:
+    def client(self, user: str, seconds: float = LIFETIME_S, **claims: Any) -> dict[str, Any]:
         """Settings of librdkafka. Each login has a new token."""
         return {
             "bootstrap.servers": self.signed,
             "security.protocol": "sasl_plaintext",
             "sasl.mechanism": "OAUTHBEARER",
-            "oauth_cb": lambda _: (self.token(user, seconds, **claims), time.time() + seconds),
+            "oauth_cb": lambda _: (self.issuer.token(user, seconds, **claims), time.time() + seconds),
             "log_level": 0,
         }
 
@@ -68,19 +63,10 @@ class Issued(NamedTuple):
         return "".join(file.read_text() for file in files if file.exists())
 
 
-def token(key: rsa.RSAPrivateKey, user: str, seconds: float, **claims: Any) -> str:
-    now = time.time()
-    given = {"sub": user, "iat": now, "exp": now + seconds, "iss": ISSUER, "aud": AUDIENCE, **claims}
-    return jwt.encode(given, key, "RS256", headers={"kid": "one"})
-
-
 @pytest.fixture(scope="module")
 def issued(new_module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Issued:
-    directory = tmp_path_factory.mktemp("issuer")
-    key = rsa.generate_private_key(65537, 2048)
-    row = {**jwt.get_algorithm_by_name("RS256").to_jwk(key.public_key(), as_dict=True), "kid": "one"}
-    (directory / "keys.json").write_text(json.dumps({"keys": [row]}))
-    (directory / "token").write_text(token(key, "node", 3600))
+    issuer = Issuer(tmp_path_factory.mktemp("issuer"))
+    of_brokers = issuer.token_file("token", issuer.token("node"))
     ports = free_ports(2)
     settings = {
         **CALM,
@@ -88,10 +74,8 @@ def issued(new_module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPath
         "sasl.enabled.mechanisms": "OAUTHBEARER",
         "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
         "inter.broker.listener.name": "PLAINTEXT",
-        "sasl.oauthbearer.jwks.endpoint.url": (directory / "keys.json").as_uri(),
-        "sasl.oauthbearer.token.endpoint.url": (directory / "token").as_uri(),
-        "sasl.oauthbearer.expected.issuer": ISSUER,
-        "sasl.oauthbearer.expected.audience": AUDIENCE,
+        **issuer.settings(),
+        "sasl.oauthbearer.token.endpoint.url": of_brokers.as_uri(),
         "sasl.oauthbearer.clock.skew.seconds": "0",
         "listener.name.open.oauthbearer.sasl.server.callback.handler.class": (
             f"{HANDLERS}.internals.unsecured.OAuthBearerUnsecuredValidatorCallbackHandler"
@@ -102,14 +86,10 @@ def issued(new_module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPath
         "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
         "super.users": "User:node;User:alice",
     }
-
-    def listeners(broker: int, directory: Path) -> dict[str, str]:
-        given = (directory / "server.properties").read_text()
-        (line,) = [line for line in given.splitlines() if line.startswith("listeners=")]
-        return {"listeners": f"{line.partition('=')[2]},OPEN://127.0.0.1:{ports[broker - 1]}"}
-
-    cluster = new_module_cluster(brokers=2, overrides=settings, own_properties=listeners)
-    issued = Issued(cluster, key, ports)
+    cluster = new_module_cluster(
+        brokers=2, overrides=settings, own_properties=more_listeners({"OPEN": dict(enumerate(ports, 1))})
+    )
+    issued = Issued(cluster, issuer, ports)
     admin = AdminClient(issued.client("alice"))
     admin.create_topics([NewTopic("orders", 2, 2)])["orders"].result(30)
     return issued
@@ -188,7 +168,7 @@ def test_kafka_python(issued: Issued) -> None:
 
     class Provider(AbstractTokenProvider):  # type: ignore[misc]
         def token(self) -> str:
-            return issued.token("alice")
+            return issued.issuer.token("alice")
 
     given = {
         "bootstrap_servers": issued.signed,
@@ -212,7 +192,7 @@ async def test_aiokafka(issued: Issued) -> None:
 
     class Provider(AbstractTokenProvider):  # type: ignore[misc]
         async def token(self) -> str:
-            return issued.token("alice")
+            return issued.issuer.token("alice")
 
     producer = AIOKafkaProducer(
         bootstrap_servers=issued.signed,
@@ -229,7 +209,7 @@ async def test_aiokafka(issued: Issued) -> None:
 
 def test_commands(issued: Issued, tmp_path: Path) -> None:
     """`ottla` reads its token from a file, and librdkafka gets it from there."""
-    (tmp_path / "token").write_text(issued.token("alice"))
+    (tmp_path / "token").write_text(issued.issuer.token("alice"))
     config = tmp_path / "client.properties"
     config.write_text(
         "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=OAUTHBEARER\n"
@@ -240,7 +220,7 @@ def test_commands(issued: Issued, tmp_path: Path) -> None:
     cli.output("topic", "create", "by-command", *access)
     assert cli.run("produce", "by-command", *access, stdin="hello\n").returncode == 0
     assert "hello" in cli.run("consume", "by-command", "--from-beginning", "--exit-at-end", *access).stdout
-    (tmp_path / "token").write_text(issued.token("alice", aud="others"))
+    (tmp_path / "token").write_text(issued.issuer.token("alice", aud="others"))
     assert 'it refuses the token: {"status":"invalid_token"}' in cli.failure("topic", "list", *access)
 
 

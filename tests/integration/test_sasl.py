@@ -25,7 +25,7 @@ from protocol.scram import ScramClient
 from tests.conftest import CALM, ClusterFactory
 from tests.support.invariants import eventually
 from tests.support.kafka_tools import KafkaTools
-from tests.support.secured import one_more_listener
+from tests.support.secured import more_listeners
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.ports import free_ports
@@ -83,7 +83,7 @@ def secured(new_module_cluster: ClusterFactory) -> Secured:
         "listener.name.clients.plain.sasl.jaas.config": f'{PLAIN} user_alice="{SECRET}" user_carol="c";',
         "listener.name.clients.scram-sha-512.connections.max.reauth.ms": str(REAUTH_MS),
     }
-    cluster = new_module_cluster(brokers=1, overrides=settings, own_properties=one_more_listener("CLIENTS", {1: port}))
+    cluster = new_module_cluster(brokers=1, overrides=settings, own_properties=more_listeners({"CLIENTS": {1: port}}))
     lines = (cluster.broker_directory(1) / "server.properties").read_text().splitlines()
     (clear,) = {
         part

@@ -19,7 +19,7 @@ from tests.conftest import CALM, ClusterFactory
 from tests.support.certificates import KEY_PASSWORD, Certificates
 from tests.support.cli import Cli
 from tests.support.invariants import ZooKeeperView, eventually
-from tests.support.secured import create, hands_leaderships_over, one_more_listener, replaces_a_killed_leader
+from tests.support.secured import create, hands_leaderships_over, more_listeners, replaces_a_killed_leader
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.log_parts import events_of
@@ -177,7 +177,7 @@ def mixed(made: Certificates, new_cluster: ClusterFactory) -> Mixed:
         "listener.name.outside.ssl.keystore.password": STORE_PASSWORD,
         "ssl.key.password": STORE_PASSWORD,
     }
-    cluster = new_cluster(brokers=1, overrides=settings, own_properties=one_more_listener("OUTSIDE", {1: port}))
+    cluster = new_cluster(brokers=1, overrides=settings, own_properties=more_listeners({"OUTSIDE": {1: port}}))
     lines = (cluster.broker_directory(1) / "server.properties").read_text().splitlines()
     (clear,) = {
         part

@@ -1,4 +1,4 @@
-"""What every cluster with TLS or SASL on all listeners must do, and a listener beside that of the brokers."""
+"""What every cluster with TLS or SASL on all listeners must do, and listeners beside that of the brokers."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 def login_listener(
     name: str, made: Certificates, mechanisms: Sequence[str], users: Mapping[str, str]
 ) -> dict[str, str]:
-    """Overrides of a cluster whose brokers have a listener of SASL_SSL beside the one in the clear, by `one_more_listener`.
+    """Overrides of a cluster whose brokers have a listener of SASL_SSL beside the one in the clear, by `more_listeners`.
 
     `users`: those of PLAIN, with their passwords. The one in the clear stays the address of the cluster's brokers for tests.
     """
@@ -99,12 +99,13 @@ def login_listener(
     }
 
 
-def one_more_listener(name: str, ports: Mapping[int, int]) -> OwnProperties:
-    """`own_properties` of a cluster whose brokers have another listener on 127.0.0.1; `ports` has its port for each broker."""
+def more_listeners(ports: Mapping[str, Mapping[int, int]]) -> OwnProperties:
+    """`own_properties` of a cluster whose brokers have further listeners on 127.0.0.1. `ports`: listener -> broker -> its port."""
 
     def listeners(broker: int, directory: Path) -> dict[str, str]:
         given = (directory / "server.properties").read_text()
         (line,) = [line for line in given.splitlines() if line.startswith("listeners=")]
-        return {"listeners": f"{line.partition('=')[2]},{name}://127.0.0.1:{ports[broker]}"}
+        more = [f"{name}://127.0.0.1:{of_brokers[broker]}" for name, of_brokers in ports.items()]
+        return {"listeners": ",".join([line.partition("=")[2], *more])}
 
     return listeners
