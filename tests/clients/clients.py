@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version as version_of_distribution
 from pathlib import Path
+from typing import Any
 
 from tests.clients.builds import GO, NODE, RUST, go_version, node_version, rust_version
 from tests.clients.java import KAFKA, NEWEST_CLIENT, Jars, java_client
@@ -44,11 +45,16 @@ FEATURES = (
     "failover",
     "TLS and PLAIN",
     "TLS and SCRAM",
+    "OAUTHBEARER",
+    "mutual TLS",
     "denied",
 )
 """In the order of the columns in docs/CLIENTS.md."""
-SECURED_FEATURES = FEATURES[-3:]
+SECURED_FEATURES = FEATURES[FEATURES.index("TLS and PLAIN") :]
 """Those that need the brokers of `secured.py`."""
+
+
+SASL_AUTHENTICATION_FAILED = "SASL_AUTHENTICATION_FAILED"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -66,6 +72,11 @@ class Client:
     """Then another client than librdkafka writes what it reads, and reads what it writes."""
     lacks: frozenset[str] = frozenset()
     """The features that the library does not have. Its program must answer "unsupported" for them, and for no others."""
+    logs_in_again: bool = True
+    """KIP-368: on the connection that it has, before the time of its login is over. Others open a new connection."""
+    refused_token: str = SASL_AUTHENTICATION_FAILED
+    """What the library says of a token that a broker refuses. The broker names its error in its second answer (RFC 7628), for which not
+    every library waits."""
 
     def why_not(self) -> str | None:
         """Why the client cannot be tested here; None if it can. The first call may build its program."""
@@ -85,18 +96,15 @@ def lacking(*features: str) -> frozenset[str]:
     return frozenset(features)
 
 
-def python_client(
-    name: str, program: str, distribution: str, *, is_librdkafka: bool = False, lacks: frozenset[str] = frozenset()
-) -> Client:
-    """A library that `make setup` installs; `program` is a package of `programs/`."""
+def python_client(name: str, program: str, distribution: str, **facts: Any) -> Client:
+    """A library that `make setup` installs; `program` is a package of `programs/`. `facts`: further fields of Client."""
     return Client(
         name,
         "Python",
         version=lambda: version_of_distribution(distribution),
         command=lambda: [sys.executable, "-m", f"tests.clients.programs.{program}.program"],
         missing=lambda: None,
-        is_librdkafka=is_librdkafka,
-        lacks=lacks,
+        **facts,
     )
 
 
@@ -125,7 +133,7 @@ def kafkas_java_client(name: str, jars: Jars) -> Client:
 CLIENTS = [
     python_client("confluent-kafka", "confluent", "confluent-kafka", is_librdkafka=True),
     python_client("kafka-python", "kafka_python", "kafka-python"),
-    python_client("aiokafka", "aiokafka", "aiokafka"),
+    python_client("aiokafka", "aiokafka", "aiokafka", logs_in_again=False, refused_token="KafkaConnectionError"),
     Client(
         "kcat",
         "command line",
@@ -133,7 +141,7 @@ CLIENTS = [
         command=lambda: [sys.executable, "-m", "tests.clients.programs.kcat.program"],
         missing=kcat_missing,
         is_librdkafka=True,
-        lacks=lacking("exactly once"),
+        lacks=lacking("exactly once", "OAUTHBEARER"),
     ),
     Client(
         "franz-go",
@@ -141,6 +149,7 @@ CLIENTS = [
         version=lambda: go_version("github.com/twmb/franz-go"),
         command=lambda: [GO.program("franz")],
         missing=GO.missing,
+        refused_token="unexpected data in oauth response",
     ),
     Client(
         "sarama",
@@ -155,6 +164,7 @@ CLIENTS = [
         version=lambda: node_version("kafkajs"),
         command=lambda: ["node", NODE.program("kafkajs.js")],
         missing=NODE.missing,
+        refused_token="KafkaJSConnectionClosedError",
     ),
     Client(
         "rdkafka",
@@ -171,6 +181,8 @@ CLIENTS = [
         command=lambda: [RUST.program("debug/rskafka")],
         missing=RUST.missing,
         lacks=lacking("acks", "idempotent", "committed", "rebalance", "resume", "transactions", "exactly once"),
+        logs_in_again=False,
+        refused_token="callback error",
     ),
     kafkas_java_client("Java client", KAFKA),
     kafkas_java_client("Java client, newest", NEWEST_CLIENT),

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tests.clients.clients import REPOSITORY, Client
 
 LIMIT_S = 90.0
@@ -86,6 +88,16 @@ class Program:
         """For one of the lines until now, after the one before."""
         with self._changed:
             return max(later - earlier for earlier, later in itertools.pairwise(self._times))
+
+    def connections_to(self, port: int) -> set[int]:
+        """The local ports of the open connections to that port of this machine that the program, or what it has started, has now."""
+        mine = psutil.Process(self._process.pid)
+        return {
+            connection.laddr.port
+            for process in (mine, *mine.children(recursive=True))
+            for connection in process.net_connections("tcp")
+            if connection.status == psutil.CONN_ESTABLISHED and connection.raddr.port == port
+        }
 
     def wait_for(self, check: Callable[[], Any], what: str) -> Any:
         """Waits until `check` returns something true, and returns that. `check` is called after each line.

@@ -19,11 +19,11 @@ from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import iter_batches
 from tests.clients.cell import Cell
-from tests.clients.clients import CLIENTS, FEATURES, Client
+from tests.clients.clients import CLIENTS, FEATURES, SASL_AUTHENTICATION_FAILED, Client
 from tests.clients.conftest import Matrix
 from tests.clients.peers import COMMITTED, UNCOMMITTED, Outgoing, Record
 from tests.clients.program import Line, Program
-from tests.clients.secured import DESCRIBED, HIDDEN, WRONG_PASSWORD
+from tests.clients.secured import DESCRIBED, HIDDEN, LOGINS, SESSION_S, WRONG_PASSWORD
 from tests.support.invariants import eventually
 from tests.support.wire import Wire
 
@@ -49,8 +49,11 @@ ADMIN_ACTIONS = [
     "delete_topics",
 ]
 CHANGED_RETENTION_MS = "7200000"
-LOGINS = {"TLS and PLAIN": ("PLAIN", "PLAIN"), "TLS and SCRAM": ("SCRAM-SHA-256", "SCRAM-SHA-512")}
+PASSWORDS = {"TLS and PLAIN": ("PLAIN", "PLAIN"), "TLS and SCRAM": ("SCRAM-SHA-256", "SCRAM-SHA-512")}
 """Feature -> the mechanisms by which its producer and its reader log in."""
+PAUSES_MS = (50, 200, 800)
+"""Between two of COUNT records, so that a producer takes longer than a login by a token counts; the later ones if its start was slow."""
+NOT_AGAIN = "it does not log in again (KIP-368)"
 DENIED_WITHIN_S = 30.0
 """With the start of a JVM. Clients try again for longer, such as for `max.block.ms`, when they do not know an error."""
 
@@ -367,11 +370,9 @@ def play_failover(cell: Cell) -> None:
 # TLS, SASL, ACLs
 
 
-def play_login(cell: Cell) -> None:
-    """CLI-5: a producer and a reader log in, each by one of the mechanisms in turn, over TLS that checks the broker's certificate."""
-    assert cell.secured is not None
+def write_and_read(cell: Cell, writes: dict[str, Any], reads: dict[str, Any]) -> None:
+    """A producer and a reader, each with a connection of its own."""
     topic = cell.topic()
-    writes, reads = (cell.secured.login(mechanism) for mechanism in LOGINS[cell.feature])
     values = numbered("value")
     lines = cell.start_producer(topic, values, **writes).result()
     records = cell.read(topic)
@@ -379,16 +380,87 @@ def play_login(cell: Cell) -> None:
     check_read(cell.start_reader(topic, "earliest", COUNT, **reads).result(), records)
 
 
+def play_password(cell: Cell) -> None:
+    """CLI-5: a producer and a reader log in, each by one of the mechanisms in turn, over TLS that checks the broker's certificate."""
+    assert cell.secured is not None
+    writes, reads = (cell.secured.by_password(mechanism) for mechanism in PASSWORDS[cell.feature])
+    write_and_read(cell, writes, reads)
+
+
+def play_mutual_tls(cell: Cell) -> None:
+    """CLI-5: a certificate in the place of a login. The broker demands it, and the ACLs name the user of its subject."""
+    assert cell.secured is not None
+    mine = cell.secured.by_certificate()
+    write_and_read(cell, mine, mine)
+
+
+def play_oauthbearer(cell: Cell) -> None:
+    """CLI-5, KIP-368: a token logs in, and again when the time of the login is over. A wrong one is refused."""
+    assert cell.secured is not None
+    client, tokens = cell.client, cell.secured.tokens
+    is_odd = CLIENTS.index(client) % 2  # brokers answer alike to both, so half of the clients shows each
+    guess = cell.start("login", **cell.secured.by_token(tokens.expired if is_odd else tokens.forged))
+    mine, values = cell.secured.by_token(tokens.valid), numbered("value")
+    for pause_ms in PAUSES_MS:
+        topic = cell.topic(first_leader=LEADER)
+        lines, logged_in_again = write_for_longer_than_a_login(cell, topic, values, pause_ms)
+        records = cell.read(topic)
+        check_acknowledged(lines, records, values)
+        if logged_in_again is not None:
+            break
+    assert logged_in_again == client.logs_in_again
+    check_read(cell.start_reader(topic, "earliest", COUNT, **mine).result(), records)
+    guess.result()
+    assert guess.values("refused") == [client.refused_token]
+    notes = guess.values("note")
+    if client.refused_token != SASL_AUTHENTICATION_FAILED:
+        notes.append(f"a refused token is '{client.refused_token}'")
+    if not client.logs_in_again:
+        notes.append(NOT_AGAIN)
+    cell.note = "; ".join(notes)
+
+
+def write_for_longer_than_a_login(
+    cell: Cell, topic: str, values: Sequence[str], pause_ms: int
+) -> tuple[list[Line], bool | None]:
+    """-> the lines of a producer, and whether all its connections to the leader have outlived their first login.
+
+    None: it was done before that time, because its start took most of the pauses between the values.
+    """
+    assert cell.secured is not None
+    ports, token = cell.secured.ports[LOGINS], cell.secured.tokens.valid
+    # It writes to the leader only, so it begins at another broker: no connection to the leader is left unused.
+    login = {**cell.secured.by_token(token), "bootstrap": f"127.0.0.1:{ports[LEADER + 1]}"}
+    producer = cell.start_producer(topic, values, pause_ms=pause_ms, **login)
+    producer.wait_for_count("acked", 1)
+    first = producer.connections_to(ports[LEADER])
+    over_at = time.monotonic() + SESSION_S + 0.5  # an acknowledgement takes a moment to get here
+    written = 0
+
+    def is_enough() -> bool:
+        """Two records are written after the first login."""
+        nonlocal written
+        acknowledged = sum("acked" in line for line in producer.lines)
+        if time.monotonic() < over_at:
+            written = acknowledged
+        return acknowledged >= min(written + 2, len(values))
+
+    producer.wait_for(is_enough, "it wrote more")
+    later = producer.connections_to(ports[LEADER])
+    lines = producer.result()
+    return lines, None if written + 2 > len(values) else first == first & later
+
+
 def play_denied(cell: Cell) -> None:
     """CLI-5: what is denied is the client's own error, at once, and other topics go on; so is a wrong password."""
     assert cell.secured is not None
     topic = cell.topic()
     before, after = numbered("before", 5), numbered("after", 5)
-    guess = cell.start("login", **cell.secured.login("PLAIN", WRONG_PASSWORD))
+    guess = cell.start("login", **cell.secured.by_password("PLAIN", WRONG_PASSWORD))
     guess.result()
-    assert guess.values("refused") == ["SASL_AUTHENTICATION_FAILED"]
+    assert guess.values("refused") == [SASL_AUTHENTICATION_FAILED]
     request = {"topic": topic, "denied": [HIDDEN, DESCRIBED], "group": cell.name, "before": before, "after": after}
-    program = cell.start("denied", **cell.secured.login("PLAIN"), **request)
+    program = cell.start("denied", **cell.secured.by_password("PLAIN"), **request)
     refused = {(line["refused"], line["to"], line["topic"]) for line in program.result() if "refused" in line}
     error = "TOPIC_AUTHORIZATION_FAILED"
     assert refused == {(error, to, denied) for to in ("write", "read") for denied in (HIDDEN, DESCRIBED)}
@@ -413,6 +485,8 @@ PLAYS: dict[str, Callable[[Cell], None]] = {
     "exactly once": play_exactly_once,
     "admin": play_admin,
     "failover": play_failover,
-    **dict.fromkeys(LOGINS, play_login),
+    **dict.fromkeys(PASSWORDS, play_password),
+    "OAUTHBEARER": play_oauthbearer,
+    "mutual TLS": play_mutual_tls,
     "denied": play_denied,
 }

@@ -31,6 +31,10 @@ class Certificates:
                       "-passout", f"pass:{KEY_PASSWORD}")  # fmt: skip
         self.client.write_text(encrypted.read_text() + (directory / "client.crt").read_text())
 
+    def of(self, user: str) -> Path:
+        """A client's, with its key in the clear, for `CN=user`."""
+        return self._signed(user, "extendedKeyUsage=clientAuth")
+
     def expired(self) -> Path:
         """A client's, with its key, which has just stopped to be valid."""
         return self._signed("expired", "extendedKeyUsage=clientAuth", days="-1")

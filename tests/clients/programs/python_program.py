@@ -59,26 +59,32 @@ class Logged(logging.Handler):
 
 
 def say_login_by(call: Callable[[], Any], logged: Logged, raised: type[Exception]) -> None:
-    """What came of a login by a library that only logs why it failed, and raises `raised`."""
+    """What came of a login by a library that at most logs why it failed, and raises `raised`."""
     try:
         call()
     except raised as problem:
         if not logged.found:
-            raise
-        note = f"a wrong password raises {type(problem).__name__}, and only its log names it"
+            say(refused=type(problem).__name__, saw=str(problem))
+            return
+        note = f"a failed login raises {type(problem).__name__}, and only its log names it"
         say(refused="SASL_AUTHENTICATION_FAILED", saw=str(logged.found[0]), note=note)
     else:
         say_login(None)
 
 
 def librdkafka_connection(request: Request) -> dict[str, str]:
-    """Its settings for a cluster, and for the login there."""
+    """Its settings for a cluster, and for the login there, but without a token."""
     settings = {"bootstrap.servers": request["bootstrap"]}
-    if "security" in request:
-        security = request["security"]
-        settings |= {"security.protocol": "sasl_ssl", "ssl.ca.location": security["authority"]}
-        settings |= {"sasl.mechanism": security["mechanism"], "sasl.username": security["user"]}
-        settings |= {"sasl.password": security["password"]}
+    if "security" not in request:
+        return settings
+    security = request["security"]
+    settings["ssl.ca.location"] = security["authority"]
+    if "certificate" in security:
+        own = security["certificate"]
+        return {**settings, "security.protocol": "ssl", "ssl.certificate.location": own, "ssl.key.location": own}
+    settings |= {"security.protocol": "sasl_ssl", "sasl.mechanism": security["mechanism"]}
+    if "password" in security:
+        settings |= {"sasl.username": security["user"], "sasl.password": security["password"]}
     return settings
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener
+from aiokafka.abc import AbstractTokenProvider
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import (
@@ -49,12 +51,27 @@ Records = list[Any]
 def connection(request: Request) -> dict[str, Any]:
     """Settings for a cluster, and for the login there."""
     settings: dict[str, Any] = {"bootstrap_servers": request["bootstrap"]}
-    if "security" in request:
-        security = request["security"]
-        context = create_ssl_context(cafile=security["authority"])
-        settings |= {"security_protocol": "SASL_SSL", "ssl_context": context, "sasl_mechanism": security["mechanism"]}
-        settings |= {"sasl_plain_username": security["user"], "sasl_plain_password": security["password"]}
-    return settings
+    if "security" not in request:
+        return settings
+    security = request["security"]
+    own = security.get("certificate")
+    settings["ssl_context"] = create_ssl_context(cafile=security["authority"], certfile=own, keyfile=own)
+    if own is not None:
+        return {**settings, "security_protocol": "SSL"}
+    settings |= {"security_protocol": "SASL_SSL", "sasl_mechanism": security["mechanism"]}
+    if "token" in security:
+        return {**settings, "sasl_oauth_token_provider": TokenFile(security["token"])}
+    return {**settings, "sasl_plain_username": security["user"], "sasl_plain_password": security["password"]}
+
+
+class TokenFile(AbstractTokenProvider):  # type: ignore[misc]
+    """A token for each login."""
+
+    def __init__(self, file: str) -> None:
+        self._file = Path(file)
+
+    async def token(self) -> str:
+        return self._file.read_text()
 
 
 async def say_acked(value: str, delivery: Awaitable[Any]) -> None:

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -35,6 +36,8 @@ from tests.clients.programs.python_program import (
 
 CALL_TIMEOUT_S = 5.0
 LONG_S = 60.0
+TOKEN_S = 600.0
+"""For how long librdkafka believes in a token, whatever is in it."""
 POLL_S = 0.1
 MOST = 50
 MEMBER = {
@@ -53,6 +56,15 @@ REBALANCED = (
 """A commit is refused, because another member has the partitions by now."""
 
 
+def connection(request: Request) -> dict[str, Any]:
+    """Settings for a cluster, and for the login there."""
+    settings: dict[str, Any] = dict(librdkafka_connection(request))
+    if settings.get("sasl.mechanism") == "OAUTHBEARER":
+        token = Path(request["security"]["token"])
+        settings["oauth_cb"] = lambda _: (token.read_text(), time.time() + TOKEN_S)
+    return settings
+
+
 def say_acked(error: KafkaError | None, message: Message) -> None:
     if error is not None:
         print(f"{message.value()!r}: {error}", file=sys.stderr)
@@ -63,7 +75,7 @@ def say_acked(error: KafkaError | None, message: Message) -> None:
 def produce(request: Request) -> None:
     producer = Producer(
         {
-            **librdkafka_connection(request),
+            **connection(request),
             "acks": request["acks"],
             "compression.type": request["compression"],
             "enable.idempotence": request["idempotent"],
@@ -73,14 +85,15 @@ def produce(request: Request) -> None:
     for number, value in enumerate(request["values"]):
         key = request["keys"][number] if request["keys"] else None
         producer.produce(request["topic"], value.encode(), encoded(key), on_delivery=say_acked)
-        producer.poll(request["pause_ms"] / 1000)
+        time.sleep(request["pause_ms"] / 1000)
+        producer.poll(0)
     producer.flush()
 
 
 def consume(request: Request) -> None:
     consumer = Consumer(
         {
-            **librdkafka_connection(request),
+            **connection(request),
             "group.id": "unused",
             "enable.auto.commit": False,
             "isolation.level": request["isolation"],
@@ -122,7 +135,7 @@ def has_record(message: Message) -> bool:
 
 def member(request: Request, topic: str, settings: dict[str, Any]) -> Consumer:
     """A consumer that is subscribed to the topic, and says its assignments."""
-    consumer = Consumer({**librdkafka_connection(request), "group.id": request["group"], **MEMBER, **settings})
+    consumer = Consumer({**connection(request), "group.id": request["group"], **MEMBER, **settings})
     consumer.subscribe(
         [topic],
         on_assign=lambda _, partitions: say(assigned=[at.partition for at in partitions]),
@@ -174,7 +187,7 @@ def insist(call: Callable[[], Any]) -> None:
 def transactional(request: Request) -> Producer:
     producer = Producer(
         {
-            **librdkafka_connection(request),
+            **connection(request),
             "transactional.id": request["transactional_id"],
             "transaction.timeout.ms": 10_000,
             "linger.ms": 2,
@@ -245,7 +258,7 @@ def seek_to_committed(consumer: Consumer) -> None:
 
 
 def admin(request: Request) -> None:
-    client = AdminClient(librdkafka_connection(request))
+    client = AdminClient(connection(request))
     topic = request["topic"]
     configs = {"retention.ms": "3600000"}
     client.create_topics([NewTopic(topic, 2, 3, config=configs)], operation_timeout=LONG_S)[topic].result()
@@ -279,7 +292,7 @@ def partitions_of(client: AdminClient, topic: str, expected: int) -> dict[int, l
 def login(request: Request) -> None:
     """librdkafka tries a failed login again without an end, and reports each failure as an event."""
     errors: list[KafkaError] = []
-    client = AdminClient({**librdkafka_connection(request), "error_cb": errors.append})
+    client = AdminClient({**connection(request), "error_cb": errors.append})
     while True:
         try:
             client.list_topics(timeout=POLL_S)
@@ -302,7 +315,7 @@ def denied(request: Request) -> None:
         else:
             say_refused(error.name(), to="write", topic=message.topic(), saw=error)
 
-    producer = Producer(librdkafka_connection(request))
+    producer = Producer(connection(request))
     topic, others = request["topic"], request["denied"]
     for name, values in (
         (topic, request["before"]),
@@ -312,7 +325,7 @@ def denied(request: Request) -> None:
         for value in values:
             producer.produce(name, value.encode(), on_delivery=delivered)
         producer.flush()
-    consumer = Consumer({**librdkafka_connection(request), "group.id": request["group"], **MEMBER})
+    consumer = Consumer({**connection(request), "group.id": request["group"], **MEMBER})
     consumer.subscribe([*others, topic])
     unread, unrefused = len(request["before"]) + len(request["after"]), set(others)
     while unread or unrefused:

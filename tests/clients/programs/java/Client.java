@@ -3,6 +3,7 @@ import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.IOException;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collection;
@@ -55,6 +56,7 @@ public class Client {
     static final int MORE_PARTITIONS = 4;
     static final short REPLICAS = 3;
     static final String RETENTION = "retention.ms";
+    static final String SECURITY = "org.apache.kafka.common.security.";
 
     static JsonNode asked;
     static volatile boolean isStopped;
@@ -126,17 +128,35 @@ public class Client {
         settings.put("bootstrap.servers", text("bootstrap"));
         JsonNode security = asked.get("security");
         if (security != null) {
-            String mechanism = security.get("mechanism").asText();
-            String module = mechanism.equals("PLAIN") ? "plain.PlainLoginModule" : "scram.ScramLoginModule";
-            settings.put("security.protocol", "SASL_SSL");
             settings.put("ssl.truststore.type", "PEM");
             settings.put("ssl.truststore.location", security.get("authority").asText());
-            settings.put("sasl.mechanism", mechanism);
-            settings.put("sasl.jaas.config", String.format(
-                "org.apache.kafka.common.security.%s required username=\"%s\" password=\"%s\";",
-                module, security.get("user").asText(), security.get("password").asText()));
+            if (security.has("certificate")) {
+                settings.put("security.protocol", "SSL");
+                settings.put("ssl.keystore.type", "PEM");
+                settings.put("ssl.keystore.location", security.get("certificate").asText());
+            } else {
+                settings.put("security.protocol", "SASL_SSL");
+                settings.put("sasl.mechanism", security.get("mechanism").asText());
+                putLogin(settings, security);
+            }
         }
         return settings;
+    }
+
+    static void putLogin(Properties settings, JsonNode security) {
+        String mechanism = security.get("mechanism").asText();
+        if (mechanism.equals("OAUTHBEARER")) {
+            String address = Path.of(security.get("token").asText()).toUri().toString();
+            System.setProperty("org.apache.kafka.sasl.oauthbearer.allowed.urls", address);
+            settings.put("sasl.oauthbearer.token.endpoint.url", address);
+            settings.put("sasl.login.callback.handler.class", SECURITY + "oauthbearer.OAuthBearerLoginCallbackHandler");
+            settings.put("sasl.jaas.config", SECURITY + "oauthbearer.OAuthBearerLoginModule required;");
+        } else {
+            String module = mechanism.equals("PLAIN") ? "plain.PlainLoginModule" : "scram.ScramLoginModule";
+            settings.put("sasl.jaas.config", String.format(
+                "%s%s required username=\"%s\" password=\"%s\";",
+                SECURITY, module, security.get("user").asText(), security.get("password").asText()));
+        }
     }
 
     static KafkaProducer<String, String> producer(Map<String, String> more) {

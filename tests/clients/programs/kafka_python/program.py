@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from kafka import ConsumerRebalanceListener, KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
@@ -19,6 +20,7 @@ from kafka.errors import (
     TopicAuthorizationFailedError,
     UnknownMemberIdError,
 )
+from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.structs import OffsetAndMetadata
 
 from tests.clients.programs.python_program import (
@@ -52,12 +54,27 @@ Records = list[Any]
 def connection(request: Request) -> dict[str, Any]:
     """Settings for a cluster, and for the login there."""
     settings: dict[str, Any] = {"bootstrap_servers": str(request["bootstrap"]).split(",")}
-    if "security" in request:
-        security = request["security"]
-        settings |= {"security_protocol": "SASL_SSL", "ssl_cafile": security["authority"]}
-        settings |= {"sasl_mechanism": security["mechanism"], "sasl_plain_username": security["user"]}
-        settings |= {"sasl_plain_password": security["password"]}
-    return settings
+    if "security" not in request:
+        return settings
+    security = request["security"]
+    settings["ssl_cafile"] = security["authority"]
+    if "certificate" in security:
+        own = security["certificate"]
+        return {**settings, "security_protocol": "SSL", "ssl_certfile": own, "ssl_keyfile": own}
+    settings |= {"security_protocol": "SASL_SSL", "sasl_mechanism": security["mechanism"]}
+    if "token" in security:
+        return {**settings, "sasl_oauth_token_provider": TokenFile(security["token"])}
+    return {**settings, "sasl_plain_username": security["user"], "sasl_plain_password": security["password"]}
+
+
+class TokenFile(AbstractTokenProvider):  # type: ignore[misc]
+    """A token for each login."""
+
+    def __init__(self, file: str) -> None:
+        self._file = Path(file)
+
+    def token(self) -> str:
+        return self._file.read_text()
 
 
 def send_all(producer: KafkaProducer, request: Request, **place: int) -> None:

@@ -38,6 +38,7 @@ OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+SECURITY = "org.apache.kafka.common.security"
 LOG_SETTINGS = f"{__file__.removesuffix('program.py')}tools"
 
 PRODUCED = re.compile(r"Successfully produced messages to \S+-(\d+) with base offset (-?\d+)")
@@ -50,7 +51,7 @@ COMMITTED = re.compile(r"Committed offset (\d+) for partition \S+-(\d+)")
 NO_KEY = r"\N"
 MEMBER = {"session.timeout.ms": "6000", "heartbeat.interval.ms": "1000", "auto.commit.interval.ms": "200"}
 PRINTED = ("timestamp", "partition", "offset", "key")
-SEEN_WITHIN_S = 30.0
+SEEN_WITHIN_S = STARTED_WITHIN_S = 30.0
 POLL_S = 0.05
 
 
@@ -67,17 +68,30 @@ def connection(request: Request, option: str) -> list[str]:
 
 def login_file(security: dict[str, str]) -> Path:
     """A file that is there as long as this process."""
-    module = "plain.Plain" if security["mechanism"] == "PLAIN" else "scram.Scram"
     directory = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, directory)
     file = Path(directory, "client.properties")
-    file.write_text(
-        f"security.protocol=SASL_SSL\nsasl.mechanism={security['mechanism']}\n"
-        f"ssl.truststore.type=PEM\nssl.truststore.location={security['authority']}\n"
-        f"sasl.jaas.config=org.apache.kafka.common.security.{module}LoginModule required "
-        f'username="{security["user"]}" password="{security["password"]}";\n'
-    )
+    file.write_text("".join(f"{key}={value}\n" for key, value in login_settings(security).items()))
     return file
+
+
+def login_settings(security: dict[str, str]) -> dict[str, str]:
+    """As in `putLogin` of Client.java."""
+    settings = {"ssl.truststore.type": "PEM", "ssl.truststore.location": security["authority"]}
+    if "certificate" in security:
+        own = {"ssl.keystore.type": "PEM", "ssl.keystore.location": security["certificate"]}
+        return {**settings, "security.protocol": "SSL", **own}
+    settings |= {"security.protocol": "SASL_SSL", "sasl.mechanism": security["mechanism"]}
+    if "token" in security:
+        return {
+            **settings,
+            "sasl.oauthbearer.token.endpoint.url": Path(security["token"]).as_uri(),
+            "sasl.login.callback.handler.class": f"{SECURITY}.oauthbearer.OAuthBearerLoginCallbackHandler",
+            "sasl.jaas.config": f"{SECURITY}.oauthbearer.OAuthBearerLoginModule required;",
+        }
+    module = "plain.Plain" if security["mechanism"] == "PLAIN" else "scram.Scram"
+    who = f'username="{security["user"]}" password="{security["password"]}"'
+    return {**settings, "sasl.jaas.config": f"{SECURITY}.{module}LoginModule required {who};"}
 
 
 class Tool:
@@ -127,9 +141,11 @@ class Tool:
 def produce(request: Request) -> None:
     """`--sync` sends a record when the one before is acknowledged. The acknowledgements are therefore in the order of the values."""
     values = iter(request["values"])
+    begun = threading.Event()
 
     def on_line(line: str) -> None:
         if found := PRODUCED.search(line):
+            begun.set()
             say(acked=next(values), partition=int(found[1]), offset=int(found[2]))
 
     settings = {
@@ -146,6 +162,8 @@ def produce(request: Request) -> None:
     for number, value in enumerate(request["values"]):
         tool.stdin.write(f"{keys[number]}\t{value}\n" if keys else f"{value}\n")
         tool.stdin.flush()
+        if request["pause_ms"]:
+            begun.wait(STARTED_WITHIN_S)  # or the pauses would be over before the tool has started
         time.sleep(request["pause_ms"] / 1000)
     tool.stdin.close()
     tool.wait()

@@ -39,6 +39,8 @@ POLL_S = 0.05
 
 
 def command(request: Request, *options: str) -> list[str]:
+    if "token" in request.get("security", {}):
+        raise Unsupported("it has no option for a token")
     settings = [f"{name}={value}" for name, value in librdkafka_connection(request).items()]
     return ["kcat", *(word for setting in settings for word in ("-X", setting)), *options]
 

@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/sasl"
+	"github.com/twmb/franz-go/pkg/sasl/oauth"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
@@ -63,17 +64,25 @@ func common(request *matrix.Request) ([]kgo.Opt, error) {
 	if err != nil {
 		return nil, err
 	}
+	options = append(options, kgo.DialTLSConfig(encrypted))
+	if security.Mechanism == "" {
+		return options, nil
+	}
 	user := scram.Auth{User: security.User, Pass: security.Password}
 	mechanisms := map[string]sasl.Mechanism{
 		"PLAIN":         plain.Auth{User: security.User, Pass: security.Password}.AsMechanism(),
 		"SCRAM-SHA-256": user.AsSha256Mechanism(),
 		"SCRAM-SHA-512": user.AsSha512Mechanism(),
+		"OAUTHBEARER": oauth.Oauth(func(context.Context) (oauth.Auth, error) {
+			token, err := security.ReadToken()
+			return oauth.Auth{Token: token}, err
+		}),
 	}
 	mechanism, isKnown := mechanisms[security.Mechanism]
 	if !isKnown {
 		return nil, matrix.Unsupported("without " + security.Mechanism)
 	}
-	return append(options, kgo.DialTLSConfig(encrypted), kgo.SASL(mechanism)), nil
+	return append(options, kgo.SASL(mechanism)), nil
 }
 
 func isolation(request *matrix.Request) kgo.Opt {
@@ -434,14 +443,27 @@ func nameOf(err error) string {
 	return "no answer"
 }
 
+// innermost returns the text of the first error, around which the others are.
+func innermost(err error) string {
+	for inner := errors.Unwrap(err); inner != nil; inner = errors.Unwrap(err) {
+		err = inner
+	}
+	return err.Error()
+}
+
 func login(request *matrix.Request) error {
 	client, err := newClient(request)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	err = client.Ping(context.Background())
-	matrix.LoggedIn(nameOf(err), err)
+	if err = client.Ping(context.Background()); err == nil {
+		matrix.LoggedIn("", nil)
+	} else if answered := (*kerr.Error)(nil); errors.As(err, &answered) {
+		matrix.LoggedIn(answered.Message, err)
+	} else {
+		matrix.LoggedIn(innermost(err), err)
+	}
 	return nil
 }
 

@@ -48,12 +48,20 @@ type Request struct {
 	After    []string  `json:"after"`
 }
 
-// Security is how a client logs in, by SASL_SSL.
+// Security is how a client says who it is: by SASL_SSL, or, without a mechanism, by SSL with a certificate of its own.
 type Security struct {
-	Authority string `json:"authority"` // a file: whoever it has signed is trusted
-	Mechanism string `json:"mechanism"`
-	User      string `json:"user"`
-	Password  string `json:"password"`
+	Authority   string `json:"authority"` // a file: whoever it has signed is trusted
+	Mechanism   string `json:"mechanism"`
+	User        string `json:"user"`
+	Password    string `json:"password"`
+	Token       string `json:"token"`       // a file, for OAUTHBEARER
+	Certificate string `json:"certificate"` // a file, with its key
+}
+
+// ReadToken returns the token of OAUTHBEARER.
+func (s *Security) ReadToken() (string, error) {
+	token, err := os.ReadFile(s.Token)
+	return string(token), err
 }
 
 // TLS returns a configuration that checks the name of the broker, too.
@@ -66,7 +74,15 @@ func (s *Security) TLS() (*tls.Config, error) {
 	if !trusted.AppendCertsFromPEM(authority) {
 		return nil, fmt.Errorf("%s has no certificate", s.Authority)
 	}
-	return &tls.Config{RootCAs: trusted}, nil
+	config := &tls.Config{RootCAs: trusted}
+	if s.Certificate != "" {
+		own, err := tls.LoadX509KeyPair(s.Certificate, s.Certificate)
+		if err != nil {
+			return nil, err
+		}
+		config.Certificates = []tls.Certificate{own}
+	}
+	return config, nil
 }
 
 // Written is one topic of the verb "denied", and what is written to it, in turn.

@@ -68,16 +68,29 @@ func secure(config *sarama.Config, security *matrix.Security) error {
 	}
 	encrypted, err := security.TLS()
 	config.Net.TLS.Enable, config.Net.TLS.Config = true, encrypted
+	if security.Mechanism == "" {
+		return err
+	}
 	config.Net.SASL.Enable = true
 	config.Net.SASL.Mechanism = sarama.SASLMechanism(security.Mechanism)
 	config.Net.SASL.User, config.Net.SASL.Password = security.User, security.Password
 	hashes := map[string]scram.HashGeneratorFcn{"SCRAM-SHA-256": scram.SHA256, "SCRAM-SHA-512": scram.SHA512}
 	if hash, isScram := hashes[security.Mechanism]; isScram {
 		config.Net.SASL.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient { return &conversation{hash: hash} }
+	} else if security.Mechanism == sarama.SASLTypeOAuth {
+		config.Net.SASL.TokenProvider = provider{security}
 	} else if security.Mechanism != sarama.SASLTypePlaintext {
 		return matrix.Unsupported("without " + security.Mechanism)
 	}
 	return err
+}
+
+// provider gives sarama a token for each login.
+type provider struct{ security *matrix.Security }
+
+func (p provider) Token() (*sarama.AccessToken, error) {
+	token, err := p.security.ReadToken()
+	return &sarama.AccessToken{Token: token}, err
 }
 
 // conversation is one login by SCRAM. sarama leaves it to the package scram.

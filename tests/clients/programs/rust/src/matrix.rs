@@ -45,13 +45,19 @@ pub fn refused(name: &str, to: &str, topic: &str, saw: &dyn std::fmt::Display) {
     print(json!({"refused": name, "to": to, "topic": topic, "saw": saw.to_string()}));
 }
 
-/// How a client logs in, by SASL_SSL.
+/// How a client says who it is, to a broker with TLS.
 pub struct Security<'a> {
     /// A file: whoever it has signed is trusted.
     pub authority: &'a str,
-    pub mechanism: &'a str,
-    pub user: &'a str,
-    pub password: &'a str,
+    pub proof: Proof<'a>,
+}
+
+pub enum Proof<'a> {
+    Password { mechanism: &'a str, user: &'a str, password: &'a str },
+    /// A file with a token of OAUTHBEARER.
+    Token(&'a str),
+    /// A file with a certificate and its key, and no login.
+    Certificate(&'a str),
 }
 
 /// Ends the program of a client that does not have what was asked for.
@@ -90,13 +96,17 @@ impl Request {
     /// None: in the clear.
     pub fn security(&self) -> Option<Security<'_>> {
         let given = self.0.get("security")?;
-        let text = |name: &str| given[name].as_str().unwrap_or_default();
-        Some(Security {
-            authority: text("authority"),
-            mechanism: text("mechanism"),
-            user: text("user"),
-            password: text("password"),
-        })
+        let text = |name: &str| given[name].as_str();
+        let proof = match (text("certificate"), text("token")) {
+            (Some(file), _) => Proof::Certificate(file),
+            (_, Some(file)) => Proof::Token(file),
+            _ => Proof::Password {
+                mechanism: text("mechanism")?,
+                user: text("user")?,
+                password: text("password")?,
+            },
+        };
+        Some(Security { authority: text("authority")?, proof })
     }
 
     /// The topics that the verb "denied" may not use.

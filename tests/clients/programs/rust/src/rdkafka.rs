@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rdkafka::admin::{
     AdminClient, AdminOptions, AlterConfig, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication,
 };
-use rdkafka::client::DefaultClientContext;
+use rdkafka::client::{DefaultClientContext, OAuthToken};
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, Rebalance};
 use rdkafka::error::KafkaError;
 use rdkafka::message::{BorrowedMessage, DeliveryResult, Message};
@@ -24,7 +24,7 @@ use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{ClientConfig, ClientContext, Offset, TopicPartitionList};
 use serde_json::{json, Map};
 
-use matrix::{acked, consumed, did, print, refused, Outcome, Request, Start};
+use matrix::{acked, consumed, did, print, refused, Outcome, Proof, Request, Start};
 
 const POLL: Duration = Duration::from_millis(100);
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -52,15 +52,44 @@ fn config(request: &Request) -> ClientConfig {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", request.text("bootstrap"));
     if let Some(security) = request.security() {
-        config
-            .set("security.protocol", "sasl_ssl")
-            .set("ssl.ca.location", security.authority)
-            .set("sasl.mechanism", security.mechanism)
-            .set("sasl.username", security.user)
-            .set("sasl.password", security.password);
+        config.set("ssl.ca.location", security.authority).set("security.protocol", "sasl_ssl");
+        match security.proof {
+            Proof::Certificate(file) => config
+                .set("security.protocol", "ssl")
+                .set("ssl.certificate.location", file)
+                .set("ssl.key.location", file),
+            Proof::Token(file) => config.set("sasl.mechanism", "OAUTHBEARER").set("sasl.oauthbearer.config", file),
+            Proof::Password { mechanism, user, password } => config
+                .set("sasl.mechanism", mechanism)
+                .set("sasl.username", user)
+                .set("sasl.password", password),
+        };
     }
     config
 }
+
+/// A token for the next login. `file` is `sasl.oauthbearer.config`. librdkafka believes in it for ten minutes, whatever is in it.
+fn read_token(file: Option<&str>) -> Result<OAuthToken, Box<dyn Error>> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    Ok(OAuthToken {
+        token: std::fs::read_to_string(file.ok_or("no file with a token")?)?,
+        principal_name: String::from("unused"),
+        lifetime_ms: (now + 10 * LONG).as_millis() as i64,
+    })
+}
+
+/// A client that only needs tokens.
+struct Tokens;
+
+impl ClientContext for Tokens {
+    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
+
+    fn generate_oauth_token(&self, file: Option<&str>) -> Result<OAuthToken, Box<dyn Error>> {
+        read_token(file)
+    }
+}
+
+impl ConsumerContext for Tokens {}
 
 /// Prints the acknowledgements, if `is_printing`, and remembers the first failure.
 #[derive(Default)]
@@ -69,7 +98,13 @@ struct Deliveries {
     failed: Mutex<Option<KafkaError>>,
 }
 
-impl ClientContext for Deliveries {}
+impl ClientContext for Deliveries {
+    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
+
+    fn generate_oauth_token(&self, file: Option<&str>) -> Result<OAuthToken, Box<dyn Error>> {
+        read_token(file)
+    }
+}
 
 impl ProducerContext for Deliveries {
     type DeliveryOpaque = ();
@@ -124,11 +159,11 @@ fn produce(request: &Request) -> Outcome {
 
 fn consume(request: &Request) -> Outcome {
     let (topic, partition) = (request.text("topic"), request.partition());
-    let consumer: BaseConsumer = config(request)
+    let consumer: BaseConsumer<Tokens> = config(request)
         .set("group.id", "unused")
         .set("enable.auto.commit", "false")
         .set("isolation.level", request.text("isolation"))
-        .create()?;
+        .create_with_context(Tokens)?;
     let offset = match request.start() {
         Start::Earliest => Offset::Beginning,
         Start::Latest => Offset::Offset(consumer.fetch_watermarks(topic, partition, LONG)?.1),
@@ -481,7 +516,7 @@ fn name_of(problem: &KafkaError) -> &'static str {
 
 /// librdkafka tries a failed login again without an end, and reports each failure as an event.
 fn login(request: &Request) -> Outcome {
-    let consumer: BaseConsumer = config(request).set("group.id", "unused").create()?;
+    let consumer: BaseConsumer<Tokens> = config(request).set("group.id", "unused").create_with_context(Tokens)?;
     consumer.subscribe(&["unused"])?;
     loop {
         match consumer.poll(POLL) {

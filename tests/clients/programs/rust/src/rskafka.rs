@@ -10,15 +10,15 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use rskafka::client::partition::{Compression, OffsetAt, PartitionClient, UnknownTopicHandling};
 use rskafka::client::error::{Error as KafkaError, ProtocolError};
-use rskafka::client::{Client, ClientBuilder, Credentials, SaslConfig};
+use rskafka::client::{Client, ClientBuilder, Credentials, OauthBearerCredentials, OauthCallback, SaslConfig};
 use rskafka::record::Record;
 use rskafka::BackoffConfig;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::json;
 
-use matrix::{acked, consumed, did, print, refused, unsupported, Outcome, Request, Start};
+use matrix::{acked, consumed, did, print, refused, unsupported, Outcome, Proof, Request, Start};
 
 const MAX_WAIT_MS: i32 = 250;
 const BYTES_MAX: i32 = 1 << 20;
@@ -56,15 +56,36 @@ fn builder(request: &Request) -> Result<ClientBuilder, Box<dyn Error>> {
     for certificate in CertificateDer::pem_file_iter(security.authority)? {
         trusted.add(certificate?)?;
     }
-    let encrypted = ClientConfig::builder().with_root_certificates(trusted).with_no_client_auth();
-    let user = Credentials::new(security.user.into(), security.password.into());
-    let login = match security.mechanism {
+    let encrypted = ClientConfig::builder().with_root_certificates(trusted);
+    let login = match security.proof {
+        Proof::Certificate(file) => {
+            let own = CertificateDer::pem_file_iter(file)?.collect::<Result<Vec<_>, _>>()?;
+            let encrypted = encrypted.with_client_auth_cert(own, PrivateKeyDer::from_pem_file(file)?)?;
+            return Ok(builder.tls_config(Arc::new(encrypted)));
+        }
+        Proof::Token(file) => by_token(file),
+        Proof::Password { mechanism, user, password } => by_password(mechanism, user, password),
+    };
+    Ok(builder.tls_config(Arc::new(encrypted.with_no_client_auth())).sasl_config(login))
+}
+
+fn by_password(mechanism: &str, user: &str, password: &str) -> SaslConfig {
+    let user = Credentials::new(user.into(), password.into());
+    match mechanism {
         "PLAIN" => SaslConfig::Plain(user),
         "SCRAM-SHA-256" => SaslConfig::ScramSha256(user),
         "SCRAM-SHA-512" => SaslConfig::ScramSha512(user),
         other => unsupported(&format!("without {other}")),
-    };
-    Ok(builder.tls_config(Arc::new(encrypted)).sasl_config(login))
+    }
+}
+
+fn by_token(file: &str) -> SaslConfig {
+    let file = String::from(file);
+    let callback: OauthCallback = Arc::new(move || {
+        let token = std::fs::read_to_string(&file);
+        Box::pin(async move { Ok(token?) })
+    });
+    SaslConfig::Oauthbearer(OauthBearerCredentials { callback, authz_id: None, bearer_kvs: Vec::new() })
 }
 
 async fn client_of(
@@ -185,6 +206,9 @@ async fn login(request: &Request) -> Outcome {
         Ok(_) => print(json!({"logged_in": true})),
         Err(problem) if format!("{problem:?}").contains("SaslAuthenticationFailed") => {
             print(json!({"refused": "SASL_AUTHENTICATION_FAILED", "saw": problem.to_string()}));
+        }
+        Err(problem) if problem.to_string().contains("callback error") => {
+            print(json!({"refused": "callback error", "saw": problem.to_string()}));
         }
         Err(problem) => return Err(problem.into()),
     }
