@@ -159,6 +159,14 @@ CLIENTS = [
         missing=GO.missing,
     ),
     Client(
+        "kafka-go",
+        "Go",
+        version=lambda: go_version("github.com/segmentio/kafka-go"),
+        command=lambda: [GO.program("kafkago")],
+        missing=GO.missing,
+        lacks=lacking("idempotent", "committed", "transactions", "exactly once", "OAUTHBEARER"),
+    ),
+    Client(
         "KafkaJS",
         "JavaScript",
         version=lambda: node_version("kafkajs"),

@@ -84,6 +84,7 @@ def test_versions_are_those_of_the_lock_files(monkeypatch: pytest.MonkeyPatch) -
     versions = [
         go_version("github.com/twmb/franz-go"),
         go_version("github.com/IBM/sarama"),
+        go_version("github.com/segmentio/kafka-go"),
         node_version("kafkajs"),
         rust_version("rdkafka"),
         rust_version("rskafka"),
