@@ -29,6 +29,7 @@ from protocol.types import LeaderAndIsr, TopicPartition
 from protocol.zk.session import (
     BadVersion,
     CheckOp,
+    ConnectionLoss,
     MultiFailed,
     NoNode,
     Op,
@@ -140,14 +141,22 @@ class IsrUpdates:
 
     async def _write_all(self) -> None:
         retry_s = self._retry_s
+        is_said = False
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting[:ROUND_SIZE_MAX], self._waiting[ROUND_SIZE_MAX:]
                 try:
-                    uncertain = await self._write_round([p for p in batch if p.is_wanted()])
+                    failed = await self._write_round([p for p in batch if p.is_wanted()])
                 except ZkError as error:
                     log.info("ISR changes wait for ZooKeeper: %s", error)
                     uncertain = batch
+                else:
+                    uncertain = [proposal for proposal, _ in failed]
+                    if failed and not is_said:
+                        proposal, problem = failed[0]
+                        level = logging.INFO if isinstance(problem, ConnectionLoss) else logging.WARNING
+                        log.log(level, "%s: the ISR is not written yet: %s", proposal.topic_partition, problem)
+                        is_said = True
                 if uncertain:
                     self._waiting = uncertain + self._waiting
                     await asyncio.sleep(retry_s)
@@ -158,8 +167,8 @@ class IsrUpdates:
         finally:
             self._writer = None
 
-    async def _write_round(self, batch: Sequence[IsrProposal]) -> list[IsrProposal]:
-        """Tries to write each proposal once. Returns those of which it is unknown whether they were applied."""
+    async def _write_round(self, batch: Sequence[IsrProposal]) -> list[tuple[IsrProposal, ZkError]]:
+        """Tries to write each proposal once. Returns those to be tried again, and why: it may be unknown whether they were applied."""
         stats = await self._broker_stats(batch)
         writable: list[tuple[IsrProposal, list[Op]]] = []
         refused: list[IsrProposal] = []
@@ -171,7 +180,7 @@ class IsrUpdates:
                 writable.append((proposal, operations))
         await self._finish_unwritten(refused, IsrOutcome.REFUSED)
         results = await self._zk.multi_many([operations for _, operations in writable])
-        uncertain: list[IsrProposal] = []
+        failed: list[tuple[IsrProposal, ZkError]] = []
         committed: list[tuple[IsrProposal, LeaderAndIsr]] = []
         conflicting: list[IsrProposal] = []
         refused = []
@@ -182,9 +191,9 @@ class IsrUpdates:
                 elif isinstance(result.error, BadVersion | NoNode):
                     conflicting.append(proposal)
                 else:
-                    uncertain.append(proposal)
+                    failed.append((proposal, result))
             elif isinstance(result, ZkError):
-                uncertain.append(proposal)
+                failed.append((proposal, result))
             else:
                 version = result[-1]
                 assert isinstance(version, int)
@@ -192,7 +201,7 @@ class IsrUpdates:
         await self._finish_committed(committed)
         await self._finish_unwritten(refused, IsrOutcome.REFUSED)
         await self._read_again(conflicting, keep_untouched=False)
-        return uncertain
+        return failed
 
     async def _broker_stats(self, batch: Iterable[IsrProposal]) -> dict[int, Stat | None]:
         """Each newcomer's znode, read once."""

@@ -37,6 +37,7 @@ from tests.support.fake_time import FakeTime
 TP = TopicPartition("t", 0)
 OLD = LeaderAndIsr(1, 4, (1, 2), 7, 10)
 LOST_BEFORE, LOST_AFTER = "lost before it was applied", "applied, the answer lost"
+OF_ANOTHER_USER = "the node is another user's"
 
 
 @dataclass
@@ -78,6 +79,8 @@ class FakeZooKeeper:
         fault = self.faults.pop(0) if self.faults else ""
         if fault == LOST_BEFORE:
             return ConnectionLoss("test")
+        if fault == OF_ANOTHER_USER:
+            return MultiFailed(len(batch) - 1, ZkError("another user's"))
         results: list[OpResult] = []
         for index, operation in enumerate(batch):
             if isinstance(operation, CheckOp):
@@ -179,6 +182,16 @@ async def test_a_lost_connection_is_resolved_by_reading_again(fault: str, reads_
     (result,) = await propose(zk, (1,))
     assert result == IsrResult(IsrOutcome.COMMITTED, OLD._replace(isr=(1,), zk_version=11))
     assert zk.writes == 1
+
+
+async def test_why_a_change_is_not_written_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The leader has another password for ZooKeeper than the broker that made the node: it tries for as long as it leads."""
+    zk = zookeeper(faults=[OF_ANOTHER_USER] * 5)
+    (result,) = await propose(zk, (1,))
+    assert result.outcome is IsrOutcome.COMMITTED
+    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert said.startswith("t-0: the ISR is not written yet:")
+    assert "another user's" in said
 
 
 ALL = {1: 101, 2: 102, 3: 103}
