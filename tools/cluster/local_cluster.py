@@ -365,6 +365,7 @@ class LocalCluster:
         brokers = self._existing()
         with self._files.locked():
             self._refuse_if_in_use(brokers)
+            self._refuse_expired(brokers)
             try:
                 self._start_zookeeper()
                 self.start_links()
@@ -586,6 +587,14 @@ class LocalCluster:
                 else f"the host name {unknown} does not resolve"
             )
             raise ClusterError(f"no ZooKeeper answers at {addresses}: {why}")
+
+    def _refuse_expired(self, brokers: Sequence[BrokerDirectory]) -> None:
+        """They would wait for each other until the start takes too long."""
+        if self.secured is None:
+            return
+        for broker in brokers:
+            if broker.properties().get("ssl.keystore.location") == str(self.secured.keystore(broker.id)):
+                self.secured.refuse_expired(broker.id)
 
     def _refuse_if_in_use(self, brokers: Sequence[BrokerDirectory]) -> None:
         running = self.running()

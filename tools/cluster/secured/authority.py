@@ -83,6 +83,15 @@ class Authority:
         return _key_text(key) + certificate.decode()
 
 
+def ended_at(text: str) -> datetime | None:
+    """When the first certificate of a PEM text ended, in UTC; None if it has not, or if there is none to be read."""
+    try:
+        ends: datetime = x509.load_pem_x509_certificate(text.encode()).not_valid_after_utc
+    except ValueError:
+        return None
+    return ends if ends < datetime.now(UTC) else None
+
+
 def _named(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 

@@ -157,6 +157,18 @@ class SecuredFiles:
         """Replaces a broker's key and certificate. The broker reads them within seconds. Raises ClusterError, OSError."""
         self._sign_broker(self.authority(), broker, hosts, validity)
 
+    def refuse_expired(self, broker: int) -> None:
+        """Other brokers and clients refuse a certificate that has expired. Raises ClusterError."""
+        from tools.cluster.secured.authority import ended_at
+
+        file = self.keystore(broker)
+        ended = ended_at(self._read(file))
+        if ended is not None:
+            raise ClusterError(
+                f"the certificate of broker {broker} expired on {ended:%Y-%m-%d %H:%M} UTC ({file}): `ottla cluster certificate {broker}` "
+                "makes a new one"
+            )
+
     def sign_user(self, user: str, validity: Validity | None = None) -> None:
         """Replaces a user's key and certificate. Raises ClusterError, OSError."""
         self._write(self.certificate(user), self.authority().sign(user, validity=validity))

@@ -205,6 +205,12 @@ def test_a_certificate_of_a_broker_that_is_stopped(cluster: LocalCluster) -> Non
     assert "has expired" in ottla(f"cluster certificate 1 --expired --dir {cluster.directory}").output
     assert file.read_text() != before
     assert file.stat().st_mode & 0o777 == 0o600
+    refused = ottla(f"cluster start --dir {cluster.directory}")
+    assert refused.exit_code == 1
+    assert "the certificate of broker 1 expired on" in refused.output
+    assert "`ottla cluster certificate 1` makes a new one" in refused.output
+    assert "is new" in ottla(f"cluster certificate 1 --dir {cluster.directory}").output
+    assert "no ZooKeeper answers" in ottla(f"cluster start --dir {cluster.directory}").output
 
 
 def test_everything_is_removed(cluster: LocalCluster) -> None:
