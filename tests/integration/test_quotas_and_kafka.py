@@ -186,6 +186,21 @@ def grown(topic: str, count: int) -> dict[str, Any]:
     return {"topics": [{"name": topic, "count": count, "assignments": None}], "timeout": 30_000, "validate_only": False}
 
 
+NO_SESSION = {
+    "replica_id": -1,
+    "max_wait": 0,
+    "min_bytes": 1,
+    "max_bytes": 1000,
+    "isolation_level": 0,
+    "session_id": 4711,
+    "session_epoch": 5,
+    "topics": (),
+    "forgotten_topics_data": (),
+    "rack_id": "",
+}
+"""A fetch in a session that does not exist."""
+
+
 def test_the_time_of_requests_costs_alike(sides: list[Side]) -> None:
     """By a quota of no time at all, each answer has the longest throttle time, wherever it is in the answer."""
 
@@ -200,15 +215,20 @@ def test_the_time_of_requests_costs_alike(sides: list[Side]) -> None:
                 wire.call(ApiKey.LIST_GROUPS, 2, {}),
                 wire.call(ApiKey.DESCRIBE_CLIENT_QUOTAS, 1, {"components": (), "strict": True}),
             ]
+            of_no_session = wire.call(ApiKey.FETCH, 11, NO_SESSION)
         produced = side.produce(topic, "timed", [10])
         fetched, sizes = side.fetch(topic, "timed", 2, 1000)
+        with side.wire("untimed") as wire:
+            refused = wire.call(ApiKey.FETCH, 11, NO_SESSION)
         side.set({CLIENT_ID: "timed"}, request_percentage=None)
-        found = [messages.milliseconds(answer.throttle_time) for answer in answers]
-        return [*found, *produced.times, *fetched.times, *sizes]
+        found = [messages.milliseconds(answer.throttle_time) for answer in (*answers, of_no_session, refused)]
+        errors = [int(answer.error_code) for answer in (of_no_session, refused)]
+        return [*found, *produced.times, *fetched.times, *sizes, *errors]
 
     ours, kafkas = on_both(sides, history)
     assert ours == kafkas
     assert ours[0] == 1000
+    assert ours[-1] == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 def test_connections_are_closed_alike(sides: list[Side]) -> None:
