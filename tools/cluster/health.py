@@ -21,6 +21,7 @@ NOTHING_KNOWN: Mapping[TopicPartition, str] = MappingProxyType({})
 
 
 NO_PROBLEMS: Mapping[str, str] = MappingProxyType({})
+NOBODY: Mapping[int, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class Health:
     why_leaderless: Mapping[TopicPartition, str] = field(default_factory=dict)
     unreadable_nodes: Mapping[str, str] = field(default_factory=dict)
     topics_without_id: tuple[str, ...] = ()
+    why_down: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def reasons(self) -> list[str]:
@@ -72,8 +74,9 @@ def assess(
     why_leaderless: Mapping[TopicPartition, str] = NOTHING_KNOWN,
     expected: frozenset[int] = frozenset(),
     znodes: ZnodeProblems | None = None,
+    why_down: Mapping[int, str] = NOBODY,
 ) -> Health:
-    """A replica that a reassignment is adding does not count as missing.
+    """A replica that a reassignment is adding does not count as missing. `why_down`: nodes that the metadata lists, and that are gone.
 
     A broker that is not live is known by its assigned replicas, or is one of those that are `expected`. `znodes` is None if
     ZooKeeper is not known.
@@ -93,12 +96,13 @@ def assess(
     return Health(
         controller=cluster.controller if cluster.controller in live else None,
         nodes=tuple(sorted(live | known)),
-        nodes_down=tuple(sorted(known - live)),
+        nodes_down=tuple(sorted((known - live) | why_down.keys())),
         leaderless=tuple(sorted([*leaderless, *left_out])),
         under_replicated=tuple(under_replicated),
         why_leaderless={**why_leaderless, **left_out},
         unreadable_nodes=znodes.unreadable if znodes is not None else NO_PROBLEMS,
         topics_without_id=znodes.without_id if znodes is not None else (),
+        why_down=why_down,
     )
 
 
@@ -136,7 +140,12 @@ def health_lines(health: Health) -> list[str]:
         rows.append((f"Unreadable nodes ({len(health.unreadable_nodes)}):", _listed(health.unreadable_nodes)))
     if health.topics_without_id:
         rows.append((f"Topics without an id ({len(health.topics_without_id)}):", _listed(health.topics_without_id)))
-    reasons = {**{str(partition): why for partition, why in health.why_leaderless.items()}, **health.unreadable_nodes}
+    why_down = {f"broker {broker}": why for broker, why in health.why_down.items()}
+    reasons = {
+        **why_down,
+        **{str(partition): why for partition, why in health.why_leaderless.items()},
+        **health.unreadable_nodes,
+    }
     shown = list(reasons.items())[:PARTITIONS_SHOWN_MAX]
     causes = ["", *(f"{what}: {why}" for what, why in shown)] if shown else []
     return ["CLUSTER HEALTH OVERVIEW", "=======================", *aligned(rows), *causes]
@@ -149,6 +158,7 @@ def health_json(health: Health) -> dict[str, Any]:
         "controller": health.controller,
         "nodes": list(health.nodes),
         "nodes_down": list(health.nodes_down),
+        "why_down": {str(broker): why for broker, why in health.why_down.items()},
         "leaderless_partitions": [str(partition) for partition in health.leaderless],
         "under_replicated_partitions": [str(partition) for partition in health.under_replicated],
         "why_leaderless": {str(partition): why for partition, why in health.why_leaderless.items()},
@@ -177,7 +187,7 @@ def status_json(
                 "id": broker,
                 "address": addresses.get(broker),
                 "rack": racks.get(broker),
-                "state": "running" if broker in addresses else "down",
+                "state": "down" if broker in health.nodes_down else "running",
                 "leaders": sum(1 for view in views.values() if view.leader == broker),
                 "replicas": sum(1 for view in views.values() if broker in view.replicas),
             }

@@ -15,6 +15,7 @@ from tools.admin.connection import connect, connection_options, print_json
 from tools.admin.leaderless import causes
 from tools.admin.naming import Where, zookeeper_option
 from tools.cluster.health import Health, assess, health_json, health_lines, status_json, status_lines, unreachable
+from tools.cluster.refusing_nodes import refusing
 from tools.cluster.run_directory import run_directory_zookeeper
 from tools.failures import AdminError, NoClusterNamed, errors_in_one_line
 from tools.numbers import FloatRange
@@ -40,7 +41,10 @@ def health(
     where: Where,
     output: str,
 ) -> None:
-    """Report whether the cluster is healthy. The exit code is 0 if it is, 1 if not."""
+    """Report whether the cluster is healthy. The exit code is 0 if it is, 1 if not.
+
+    A broker that was killed stays registered until its ZooKeeper session ends. It is down from the moment its port refuses connections.
+    """
     stays = watch or exit_when_healthy
     if timeout is not None and not stays:
         raise click.UsageError("--timeout is for --watch and --exit-when-healthy.")
@@ -87,7 +91,7 @@ def look(where: Where, zookeeper: str | None = None) -> Health:
         cluster = admin.cluster()
         why = causes(cluster.partitions(), cluster.live_brokers, admin)
         under_way = reassignments(admin) or {}
-        return assess(cluster, under_way, why, where.expected_brokers(), znodes)
+        return assess(cluster, under_way, why, where.expected_brokers(), znodes, refusing(cluster.nodes))
     except AdminError as problem:
         return unreachable(str(problem))
 
@@ -98,7 +102,7 @@ def remote_status(where: Where, output: str) -> None:
         admin = connect(where)
         cluster = admin.cluster()
         under_way = reassignments(admin)
-        found = assess(cluster, under_way or {})
+        found = assess(cluster, under_way or {}, why_down=refusing(cluster.nodes))
         status = status_json(cluster, under_way, found, {node.id: node.rack for node in cluster.nodes})
     if output == "json":
         print_json(status)

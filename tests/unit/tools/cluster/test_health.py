@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,10 @@ from protocol.types import Assignment, LeaderAndIsr, TopicPartition
 from tests.support.cli import ottla
 from tests.support.fake_admin import FakeCluster, three_brokers
 from tools.admin.bootstrap import BOOTSTRAP_VARIABLE
-from tools.admin.cluster_view import ClusterView
+from tools.admin.cluster_view import ClusterView, NodeView
 from tools.cluster import health_commands, znode_problems
 from tools.cluster.health import assess, health_lines
+from tools.cluster.refusing_nodes import refusing
 from tools.cluster.znode_problems import problems
 from tools.cluster.zookeeper_view import ZooKeeperView
 from tools.failures import AdminError
@@ -140,8 +142,40 @@ class Reader:
 
 
 @pytest.fixture(autouse=True)
-def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+def refused(monkeypatch: pytest.MonkeyPatch) -> dict[int, str]:
+    """Which nodes of a fake cluster refuse connections, and why they are down. There are no pauses."""
+    found: dict[int, str] = {}
     monkeypatch.setattr(health_commands, "WATCH_S", 0.0)
+    monkeypatch.setattr(health_commands, "refusing", lambda nodes: found)
+    return found
+
+
+def test_a_killed_broker_is_down_although_it_is_registered(fake: FakeCluster, refused: dict[int, str]) -> None:
+    refused[2] = "registered, but does not answer: host:9002 refuses connections"
+    said = ottla("cluster health")
+    assert said.exit_code == FAILURE
+    assert "Unhealthy reasons:                [nodes_down]" in said.output
+    assert "Nodes down:                       [2]" in said.output
+    assert f"broker 2: {refused[2]}" in said.output
+    told = json.loads(ottla("cluster health --format json").output)
+    assert (told["nodes_down"], told["why_down"]) == ([2], {"2": refused[2]})
+    status = ottla("cluster status --bootstrap-server fake:1 --format json")
+    assert status.exit_code == FAILURE
+    assert [node["state"] for node in json.loads(status.output)["nodes"]] == ["running", "down", "running"]
+
+
+def test_only_a_port_that_refuses_connections_tells_that_a_node_is_gone() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        nodes = [
+            NodeView(1, "127.0.0.1", listening.getsockname()[1], None),
+            NodeView(2, "127.0.0.1", bound.getsockname()[1], None),
+            NodeView(3, "a..name that cannot be", 9092, None),
+        ]
+        port = bound.getsockname()[1]
+        assert refusing(nodes) == {
+            2: f"registered, but does not answer: 127.0.0.1:{port} refuses connections",
+        }
 
 
 def test_health_exit_codes(fake: FakeCluster) -> None:
@@ -155,6 +189,7 @@ def test_health_exit_codes(fake: FakeCluster) -> None:
         "controller": 1,
         "nodes": [1, 2, 3],
         "nodes_down": [3],
+        "why_down": {},
         "leaderless_partitions": [],
         "under_replicated_partitions": ["orders-1"],
         "why_leaderless": {},
