@@ -79,8 +79,10 @@ RUN /opt/ottla/bin/pip install --no-cache-dir --no-deps --no-build-isolation . \
     && /opt/ottla/bin/pip uninstall --yes setuptools pip
 
 FROM python AS tools
-# Here Compose mounts the brokers' volumes, read-only. A volume that is empty gets the owner of its directory.
-RUN install --directory --owner ottla --mode 0750 /secured /brokers /brokers/broker-1 /brokers/broker-2 /brokers/broker-3 /brokers/broker-4 /brokers/broker-5
+# Here Compose mounts the brokers' volumes, read-only, and what docker-compose.secure.yml makes. A volume that is empty gets the owner of its
+# directory.
+RUN install --directory --owner ottla --mode 0750 /secured /brokers /brokers/broker-1 /brokers/broker-2 /brokers/broker-3 /brokers/broker-4 /brokers/broker-5 \
+    /shares /shares/clients /shares/broker-1 /shares/broker-2 /shares/broker-3
 COPY --from=tools-build /opt/ottla /opt/ottla
 USER ottla
 WORKDIR /brokers

@@ -13,6 +13,8 @@ from confluent_kafka.admin import AdminClient
 from tests.support.cli import ottla
 from tests.support.compose_project import BUILD_TIMEOUT_S, SECURE, SERVICES, ComposeProject, find_compose, run
 from tests.support.invariants import eventually
+from tests.support.small_traces import produce, written
+from tools.cluster.secured.files import USERS
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(1500)]
 TLS_PORTS = ("OTTLA_KAFKA1_TLS_PORT", "OTTLA_KAFKA2_TLS_PORT", "OTTLA_KAFKA3_TLS_PORT")
@@ -36,7 +38,7 @@ def project() -> Iterator[ComposeProject]:
 def files(project: ComposeProject, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory `security`, copied as docs/CONTAINERS.md says."""
     copied = tmp_path_factory.mktemp("secured") / "security"
-    run(["docker", "cp", f"{project.container('kafka1')}:/secured/security", str(copied)])
+    run(["docker", "cp", f"{project.container('users')}:/secured/security", str(copied)])
     for file in (*copied.glob("*/*.properties"), *copied.glob("*/python.json")):
         file.write_text(file.read_text().replace("/secured/security", str(copied)))
     return copied
@@ -64,8 +66,31 @@ def test_users_have_the_rights_of_a_local_cluster(project: ComposeProject, files
     assert "alice" in project.compose("run", "--rm", "tools", "user", "list", timeout_s=120)
 
 
-def test_nothing_that_is_secret_is_in_a_log_or_an_environment(project: ComposeProject, files: Path) -> None:
-    words = [line.partition("=")[2] for line in (files / "passwords").read_text().splitlines()]
+def test_a_container_has_only_what_it_needs(project: ComposeProject, files: Path) -> None:
+    """The authority's key could make a certificate for anybody."""
+    of_broker = run(["docker", "exec", project.container("kafka2"), "find", "/secured", "-type", "f"]).split()
+    names = ("admin/client.properties", "authority.pem", "broker-2.pem", "broker-2.properties")
+    assert sorted(of_broker) == [f"/secured/security/{name}" for name in names]
+    seen = {file.name for file in files.rglob("*") if file.is_file()}
+    assert {"authority.pem", "passwords", "client.pem", "python.json"} <= seen
+    assert not [name for name in seen if "broker" in name or name.endswith(".key")]
+    assert sorted(line.partition("=")[0] for line in (files / "passwords").read_text().splitlines()) == sorted(USERS)
+
+
+def test_a_replay_connects_as_admin(project: ComposeProject, tmp_path: Path) -> None:
+    rows = [produce(200 * number, number, topic="departures", records=5) for number in range(20)]
+    trace = written(tmp_path / "trace.parquet", rows, departures=1)
+    replayed = ottla(
+        f"replay run {trace} --compose {project.name} --out {tmp_path / 'out'} --create-topics "
+        "--fault 'kill leader of departures-0 at 1s' --fault 'restart it at 3s'"
+    )
+    assert replayed.exit_code == 0, replayed.output
+
+
+def test_nothing_that_is_secret_is_in_a_log_or_an_environment(project: ComposeProject, tmp_path: Path) -> None:
+    passwords = tmp_path / "passwords"
+    run(["docker", "cp", f"{project.container('certificates')}:/secured/security/passwords", str(passwords)])
+    words = [line.partition("=")[2] for line in passwords.read_text().splitlines()]
     assert len(words) == 4
     shown = project.compose("logs", "--no-color") + run(["docker", "inspect", *project.containers()])
     assert not [word for word in [*words, "PRIVATE KEY"] if word in shown]

@@ -35,7 +35,7 @@ BROKER_ID = "KAFKA_BROKER_ID"
 LISTENERS = "KAFKA_LISTENERS"
 ZOOKEEPER_CONNECT = "KAFKA_ZOOKEEPER_CONNECT"
 CONFIG, SECURED = "OTTLA_CONFIG", "/secured/security/"
-"""Where the brokers of docker-compose.secure.yml have their settings, beside the certificates."""
+"""Where the brokers of docker-compose.secure.yml have their settings, beside their certificates and how admin connects."""
 ALL_ADDRESSES = {"", "0.0.0.0", "::"}
 NO_SESSIONS = "expire-session needs the brokers' own ZooKeeper on this machine: use --dir"
 

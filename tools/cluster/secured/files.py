@@ -72,7 +72,7 @@ class SecuredFiles:
         self.path.chmod(OWNERS_DIRECTORY)
         self._write(self.new_file, "")
         passwords = {user: secrets.token_urlsafe(PASSWORD_BYTES) for user in (*USERS, BROKER)}
-        self._write_passwords(passwords)
+        self.write_passwords(passwords)
         authority = Authority.new(AUTHORITY)
         self._write(self.path / "authority.key", authority.key)
         self._write(self.authority_file, authority.certificate)
@@ -135,7 +135,7 @@ class SecuredFiles:
         """A new password, a certificate and settings. Raises ClusterError, OSError."""
         if (self.path / user).exists() or self.path / user == self.new_file:
             raise ClusterError(f"{user!r} cannot be a user: {self.path / user} has another use")
-        self._write_passwords({**self.passwords(), user: secrets.token_urlsafe(PASSWORD_BYTES)})
+        self.write_passwords({**self.passwords(), user: secrets.token_urlsafe(PASSWORD_BYTES)})
         self.write_user(user, servers, mutual_tls_servers)
 
     def write_user(self, user: str, servers: str, mutual_tls_servers: str) -> None:
@@ -150,7 +150,7 @@ class SecuredFiles:
 
     def remove_user(self, user: str) -> None:
         """Forgets a user's password, certificate and settings. Raises ClusterError, OSError."""
-        self._write_passwords({name: password for name, password in self.passwords().items() if name != user})
+        self.write_passwords({name: password for name, password in self.passwords().items() if name != user})
         shutil.rmtree(self.path / user, ignore_errors=True)
 
     def sign_broker(self, broker: int, hosts: Sequence[str], validity: Validity | None = None) -> None:
@@ -192,7 +192,8 @@ class SecuredFiles:
             raise ClusterError(str(problem)) from None
         self._write(self.keystore(broker), signed)
 
-    def _write_passwords(self, passwords: Mapping[str, str]) -> None:
+    def write_passwords(self, passwords: Mapping[str, str]) -> None:
+        """By user. Raises OSError."""
         self._write(self.passwords_file, "".join(f"{user}={word}\n" for user, word in passwords.items()))
 
     def _write(self, path: Path, text: str) -> None:

@@ -309,6 +309,7 @@ def run(
         from tools.replay.run.outcome import say_outcome
         from tools.replay.run.plan import OutputDirectory
         from tools.replay.traces.schema import Trace
+        from tools.wire.security import PLAINTEXT
 
         try:
             scripted = parse_all(faults)
@@ -325,6 +326,9 @@ def run(
         servers = cluster.bootstrap_servers if cluster is not None and not bootstrap_server else bootstrap_server
         source = trace_or_rest(places, trace, resume)
         options = options_of(source, output, bootstrap_server=servers, directory=directory, **load)
+        names_access = load["command_config"] is not None or load["client_properties"]
+        if cluster is not None and options.security == PLAINTEXT and not names_access:
+            options = replace(options, security=cluster.security)
         options = replace(
             options, master=master, control_host=control_host, event_log=event_log, prometheus_file=prometheus_file
         )

@@ -17,10 +17,10 @@ from tools.admin.client_settings import read_librdkafka_config
 from tools.admin.naming import Where
 from tools.cluster.local_cluster import ClusterError, LocalCluster
 from tools.cluster.run_directory import ClientListener
-from tools.cluster.secured.__main__ import make
+from tools.cluster.secured.__main__ import make, share
 from tools.cluster.secured.authority import Authority, past_validity
 from tools.cluster.secured.client_files import ClientAccess
-from tools.cluster.secured.files import SecuredFiles
+from tools.cluster.secured.files import BROKER, USERS, SecuredFiles
 from tools.properties_file import read_properties
 from tools.wire.client_properties import read_security
 
@@ -248,6 +248,37 @@ def test_what_an_interrupted_start_left_is_made_anew(tmp_path: Path, monkeypatch
     passwords = files.passwords()
     make(files, 2, ["kafka1", "kafka2"], "kafka1:1", "kafka1:2")
     assert files.passwords() == passwords
+
+
+def test_each_container_gets_only_what_it_needs(tmp_path: Path) -> None:
+    """And only once the mark that users are to be created: a second start must not set passwords again that an admin has changed."""
+    shares = tmp_path / "shares"
+    for name in ("broker-1", "broker-2", "clients"):
+        (shares / name).mkdir(parents=True)
+    files = SecuredFiles(tmp_path / "secured")
+    make(files, 2, ["kafka1", "kafka2"], "kafka1:1", "kafka1:2")
+    share(files, 2, shares)
+    clients = SecuredFiles(shares / "clients")
+    assert clients.is_new()
+    clients.new_file.unlink()
+    make(files, 2, ["kafka1", "kafka2"], "kafka1:1", "kafka1:2")
+    share(files, 2, shares)
+    assert not clients.is_new()
+
+    def of(name: str) -> set[str]:
+        directory = shares / name
+        return {str(file.relative_to(directory)) for file in directory.rglob("*") if file.is_file()}
+
+    names = ("admin/client.properties", "authority.pem", "broker-2.pem", "broker-2.properties")
+    assert of("broker-2") == {f"security/{name}" for name in names}
+    own = {str(file.relative_to(files.path.parent)) for file in files.path.rglob("*") if file.is_file()}
+    assert own - of("clients") == {
+        *(f"security/broker-{broker}.{kind}" for broker in (1, 2) for kind in ("pem", "properties")),
+        "security/authority.key",
+    }
+    assert clients.passwords() == {user: files.passwords()[user] for user in USERS}
+    assert files.passwords().keys() - clients.passwords().keys() == {BROKER}
+    assert all(not file.stat().st_mode & 0o077 for file in shares.rglob("security/**/*"))
 
 
 @pytest.mark.parametrize("user", ["new", "passwords"])
