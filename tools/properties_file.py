@@ -78,5 +78,8 @@ def _unescaped(text: str, line: int) -> str:
         else:
             found.append(ESCAPES.get(escape, escape))
             at += 2
-    # Java's characters have 16 bits: two escapes may be one character.
-    return "".join(found).encode("utf-16-be", "surrogatepass").decode("utf-16-be", "surrogatepass")
+    try:
+        # Java's characters have 16 bits: two escapes may be one character.
+        return "".join(found).encode("utf-16-be", "surrogatepass").decode("utf-16-be")
+    except UnicodeDecodeError:
+        raise BadProperties(f"line {line}: an escape is half of a surrogate pair, which is no character") from None

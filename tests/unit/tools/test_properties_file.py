@@ -31,6 +31,11 @@ def test_lines(text: str, expected: list[tuple[str, str, int]]) -> None:
 def test_an_error_says_the_line_and_no_value() -> None:
     with pytest.raises(BadProperties, match=r"^line 2: \\u needs four hexadecimal digits; write \\\\ for a backslash$"):
         read_properties("a=b\npassword=secret\\u12")
+    for half in (r"\uD83D", r"\uDE00\uD83D", r"\uD83Dx"):
+        with pytest.raises(
+            BadProperties, match=r"^line 2: an escape is half of a surrogate pair, which is no character$"
+        ):
+            read_properties(f"a=b\npassword=secret{half}")
 
 
 @given(st.dictionaries(st.text(min_size=1), st.text().map(str.strip)))
