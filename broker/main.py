@@ -83,7 +83,7 @@ from broker.security.signed_tokens import validate_signed
 from broker.security.token_store import TokenLifetimes, TokenStore
 from broker.settings import config_sources
 from broker.settings.bearer import KeySource, SignedTokens, UnsecuredTokens
-from broker.settings.config import BrokerConfig, ConfigError, super_users_in
+from broker.settings.config import BrokerConfig, ConfigError, connections_of_hosts, super_users_in
 from broker.settings.dynamic_configs import NOTHING_GIVEN, DynamicConfigs, TopicOverrides
 from broker.settings.listeners import listeners_of, metrics_listener
 from broker.settings.sasl import BrokerSasl
@@ -281,7 +281,12 @@ class Broker:
         self._recorder = Recorder(
             config.broker_id, filesystem, clock, asyncio.get_running_loop(), self._directory_of_recordings
         )
-        self._counts = ConnectionCounts(config.max_connections, config.max_connections_per_ip, shares)
+        self._counts = ConnectionCounts(
+            config.max_connections,
+            config.max_connections_per_ip,
+            shares,
+            connections_of_hosts(config.max_connections_per_ip_overrides),
+        )
         self._shares = shares
         self._is_registered = asyncio.Event()
         self._control = ControlListener(
@@ -836,7 +841,11 @@ class Broker:
         self._replicas.appends.verification.is_enabled = config.transaction_partition_verification_enable
         self._replicas.update_fetchers(config.num_replica_fetchers)
         self._recorder.apply(config)
-        self._counts.limit(config.max_connections, config.max_connections_per_ip)
+        self._counts.limit(
+            config.max_connections,
+            config.max_connections_per_ip,
+            connections_of_hosts(config.max_connections_per_ip_overrides),
+        )
         self._creation_rates.changed(config)
         self._controller.set_unclean_election_default(config.unclean_leader_election_enable)
 

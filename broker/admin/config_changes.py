@@ -27,6 +27,7 @@ from protocol.errors import ErrorCode, KafkaError
 
 NEVER_ZERO = LIMITS_OF_LISTENERS | {"max.connections"}
 """As `ListenerConnectionQuota.validateReconfiguration`."""
+PER_IP_OVERRIDES = "max.connections.per.ip.overrides"
 LAG_KEYS = ("max.compaction.lag.ms", "min.compaction.lag.ms")
 
 
@@ -71,6 +72,8 @@ def changed(
                 _check_threads(key, int(result[key]), getattr(effective, attribute(key)))
             elif key_of_all(key) in NEVER_ZERO and not int(result[key]):
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"{key}=0: while a broker runs, it can only be set above 0")
+    if isinstance(effective, BrokerConfig):
+        _check_addresses(result, effective)
     if any(change.key in LAG_KEYS for change in changes):
         _check_lags(result, effective)
     return result
@@ -82,6 +85,16 @@ def _check_threads(key: str, wanted: int, current: int) -> None:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
             f"{key}={wanted}: it is {current} now, so {max(1, current // 2)} to {current * 2} are allowed",
+        )
+
+
+def _check_addresses(settings: Mapping[str, str], effective: BrokerConfig) -> None:
+    """As `KafkaConfig.validateValues`. Raises KafkaError."""
+    if settings.get("max.connections.per.ip") == "0" and not settings.get(
+        PER_IP_OVERRIDES, effective.max_connections_per_ip_overrides
+    ):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"max.connections.per.ip=0: no client could connect; set {PER_IP_OVERRIDES}, too"
         )
 
 

@@ -7,8 +7,9 @@ import logging
 import ssl
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
+from types import MappingProxyType
 from typing import NamedTuple
 
 from broker.network.connection import ClientConnection, Limits
@@ -21,6 +22,7 @@ from broker.network.turnstile import Turnstile
 from broker.process.clock import Clock
 from broker.process.descriptors import DescriptorShares
 from broker.process.rare_lines import RareLine
+from broker.quotas.by_host import ByHost, host_of
 from broker.quotas.connection_rates import LINGERING_MAX
 from broker.quotas.quota_configs import CONNECTION_CREATION_RATE
 from broker.security.certificate_subject import BadSubject
@@ -38,6 +40,8 @@ UNPROVEN_MAX = 16
 CLAIMED_MAX = 500
 """Limit of connections that claim to be a follower's without proof. A follower has one for each of its fetchers."""
 REFUSALS_LOGGED_EVERY_S = 1.0
+PER_IP_OVERRIDES = "max.connections.per.ip.overrides"
+NO_OVERRIDES: Mapping[str, int] = MappingProxyType({})
 
 
 class ConnectionCounts:
@@ -47,19 +51,33 @@ class ConnectionCounts:
     replaces the one that has been silent for the longest time: followers fetch all the time, and must always get through (BAD-34).
     """
 
-    def __init__(self, max_connections: int, max_per_address: int, shares: DescriptorShares | None = None) -> None:
-        self._max_connections = max_connections
-        self._max_per_address = max_per_address
+    def __init__(
+        self,
+        max_connections: int,
+        max_per_address: int,
+        shares: DescriptorShares | None = None,
+        max_of: Mapping[str, int] = NO_OVERRIDES,
+    ) -> None:
+        """`max_of`: host -> its number in place of `max_per_address`. Names of hosts need a running loop."""
+        self._overrides: Mapping[str, int] = NO_OVERRIDES
+        self._of_hosts = ByHost(PER_IP_OVERRIDES)
+        self.limit(max_connections, max_per_address, max_of)
         self._clients_share = shares.clients if shares is not None else sys.maxsize
         self._brokers_share = shares.brokers if shares is not None else sys.maxsize
         self._total = 0
         self._by_address: Counter[str] = Counter()
         self._of_brokers: dict[ClientConnection, None] = {}
 
-    def limit(self, max_connections: int, max_per_address: int) -> None:
+    def limit(self, max_connections: int, max_per_address: int, max_of: Mapping[str, int] = NO_OVERRIDES) -> None:
         """Sets new limits for new connections; existing connections stay."""
         self._max_connections = max_connections
         self._max_per_address = max_per_address
+        hosts = {host_of(host): number for host, number in max_of.items()}
+        if hosts != self._overrides:
+            self._overrides = hosts
+            self._of_hosts.keep(hosts)
+            for host, number in hosts.items():
+                self._of_hosts.set(host, number)
 
     def share(self, shares: DescriptorShares) -> None:
         """Sets new shares of descriptors for new connections."""
@@ -85,7 +103,10 @@ class ConnectionCounts:
             return f"max.connections={self._max_connections} is reached"
         if self._total >= self._clients_share:
             return f"the limit of open files allows only {self._clients_share} connections"
-        if self._by_address[address] >= self._max_per_address:
+        own = self._of_hosts.get(address)
+        if own is not None and self._by_address[address] >= own:
+            return f"{PER_IP_OVERRIDES} has {own:g} for {address}, which is reached"
+        if own is None and self._by_address[address] >= self._max_per_address:
             return f"max.connections.per.ip={self._max_per_address} is reached for {address}"
         self._total += 1
         self._by_address[address] += 1

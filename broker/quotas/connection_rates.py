@@ -5,14 +5,12 @@ A connection above the quota is accepted, not read from, and closed after the th
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import ipaddress
 import logging
-import socket
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
+from broker.quotas.by_host import ByHost, host_of
 from broker.quotas.client_quotas import METERS_MAX
 from broker.quotas.quota_configs import CONNECTION_CREATION_RATE, INT, read_quota
 from broker.quotas.rates import SampledRate, Window, throttle_time
@@ -33,18 +31,9 @@ class ConnectionRates:
     def __init__(self, config: BrokerConfig, monotonic: Callable[[], float]) -> None:
         self._window = Window(config.quota_window_num, config.quota_window_size_seconds * 1000)
         self._monotonic = monotonic
-        self._of: dict[str, float] = {}
-        """By address: its own quota, or the least of those of hosts that have it."""
-        self._own: dict[str, float] = {}
-        """By address, or the name of a host: the quota in the settings."""
-        self._addresses: dict[str, tuple[str, ...]] = {}
-        """Those of the names of hosts, as far as they are known."""
-        self._names: dict[str, set[str]] = {}
-        """By address: the hosts that have it."""
+        self._of = ByHost(CONNECTION_CREATION_RATE)
         self._default: float | None = None
         self._used: dict[str, SampledRate] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        """Those that look for the addresses of a host."""
 
     def throttle_ms(self, address: str) -> int:
         """Counts a new connection. Above 0: it is not counted, and to be closed after so many milliseconds."""
@@ -89,7 +78,7 @@ class ConnectionRates:
             if node == DEFAULT:
                 self._default = bound
             else:
-                self._set(host, bound)
+                self._of.set(host, bound)
 
     def all_are(self, names: Collection[str]) -> None:
         """Other addresses have no quotas."""
@@ -100,66 +89,9 @@ class ConnectionRates:
             if name.startswith(IPS):
                 with contextlib.suppress(ValueError):
                     kept.add(_host(name.removeprefix(IPS)))
-        for host in [host for host in self._own if host not in kept]:
-            self._set(host, None)
-
-    def _set(self, host: str, bound: float | None) -> None:
-        if (earlier := self._tasks.pop(host, None)) is not None:
-            earlier.cancel()
-        self._own.pop(host, None)
-        if bound is not None:
-            self._own[host] = bound
-        self._has_addresses(host, ())
-        if _is_address(host):
-            self._count_for(host)
-        elif bound is not None:
-            self._tasks[host] = asyncio.get_running_loop().create_task(self._resolve(host))
-
-    def _has_addresses(self, host: str, addresses: tuple[str, ...]) -> None:
-        """The host's name stands for these, and for no others."""
-        before = self._addresses.pop(host, ())
-        for address in before:
-            self._names[address].discard(host)
-        if addresses:
-            self._addresses[host] = addresses
-        for address in addresses:
-            self._names.setdefault(address, set()).add(host)
-        for address in {*before, *addresses}:
-            self._count_for(address)
-
-    def _count_for(self, address: str) -> None:
-        """Finds the quota of the address anew. Kafka takes that of the address or of its host, whichever has changed last."""
-        names = self._names.get(address)
-        bounds = [self._own[address]] if address in self._own else [self._own[name] for name in names or ()]
-        if bounds:
-            self._of[address] = min(bounds)
-        else:
-            self._of.pop(address, None)
-        if names is not None and not names:
-            del self._names[address]
-
-    async def _resolve(self, host: str) -> None:
-        """The quota of a host counts for the addresses that its name has now."""
-        try:
-            found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as problem:
-            log.warning("the quota of %s has no effect, because its address is unknown: %s", shown(host), problem)
-            return
-        self._has_addresses(host, tuple(sorted({str(row[4][0]) for row in found})))
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+        self._of.keep(kept)
 
 
 def _host(node: str) -> str:
     """The name of a host, or the address in the form that connections have. Raises ValueError if it is no text."""
-    host = desanitized(node)
-    try:
-        return str(ipaddress.ip_address(host))
-    except ValueError:
-        return host
+    return host_of(desanitized(node))

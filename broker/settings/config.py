@@ -61,6 +61,8 @@ BROKER_KEY_OF: Mapping[str, str] = MappingProxyType(
 """Topic key -> the broker's key that it overrides."""
 
 EVERY_REPLICA = "*"
+HOST = re.compile(r"[0-9a-zA-Z%._:-]+")
+"""As `Utils.validHostPattern` in Kafka."""
 
 
 class ConfigError(ValueError):
@@ -119,6 +121,17 @@ def message_format_version(text: str) -> None:
     newest = _NEWEST_IV.get(release)
     if newest is None or (step and not (is_plain_number(step) and int(step) <= newest)):
         raise ConfigError(f"{_shown(text)}: expected a version of Kafka, for example 3.0-IV1 or 2.8")
+
+
+def connections_of_hosts(text: str) -> dict[str, int]:
+    """Host -> number, of a list `host:number,...`; the host of an IPv6 address has colons, too. Raises ConfigError."""
+    found = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        host, colon, number = (part.strip() for part in item.rpartition(":"))
+        if not (colon and HOST.fullmatch(host) and is_plain_number(number) and int(number) <= INT_MAX):
+            raise ConfigError(f"{_shown(item)}: expected host:number,host:number,...")
+        found[host] = int(number)
+    return found
 
 
 def gzip_level(text: str) -> None:
@@ -572,6 +585,11 @@ class BrokerConfig:
     connections_max_idle_ms: int = setting(600000, minimum=-1)
     max_connections: int = setting(INT_MAX, minimum=0, maximum=INT_MAX)
     max_connections_per_ip: int = setting(INT_MAX, minimum=0, maximum=INT_MAX)
+    max_connections_per_ip_overrides: str = setting(
+        "",
+        check=connections_of_hosts,
+        doc="max.connections.per.ip of single hosts: host:number[,host:number...], by address or name",
+    )
     max_connection_creation_rate: int = setting(
         INT_MAX, minimum=0, maximum=INT_MAX, doc="how many connections are accepted in each second; further ones wait"
     )

@@ -56,6 +56,7 @@ DYNAMIC_BROKER_KEYS = (
         "max.connection.creation.rate",
         "max.connections",
         "max.connections.per.ip",
+        "max.connections.per.ip.overrides",
         "producer.id.expiration.ms",
         "recorder.client.salt",
         "recorder.enable",
@@ -98,6 +99,8 @@ ABSENT_UNLESS_SET = frozenset(
 
 NULL_LISTS = frozenset({"sasl.oauthbearer.expected.audience"})
 """Lists that Kafka does not set by default; others are empty."""
+EMPTY_TEXTS = frozenset({"max.connections.per.ip.overrides"})
+"""Texts that are empty by default in Kafka; others are not set."""
 WITHOUT_OWN_DEFAULT = (
     ABSENT_UNLESS_SET
     | NULL_LISTS
@@ -272,7 +275,7 @@ def _default_text(key: str) -> str | None:
     spec = settings_of(BrokerConfig).get(key)
     if spec is None:
         return DEFAULT_OF_OLDER.get(key)
-    has_default = spec.default != "" or spec.metadata["is_list"]  # an empty list is a default
+    has_default = spec.default != "" or spec.metadata["is_list"] or key in EMPTY_TEXTS  # an empty list is a default
     return config_text(spec.default) if has_default and key not in WITHOUT_OWN_DEFAULT else None
 
 
@@ -354,5 +357,6 @@ def _config_type(spec: Any) -> ConfigType:
 
 
 def _unset(spec: Any) -> str | None:
-    """The meaning of an empty text: an empty list for nearly all lists, else not set."""
-    return "" if spec.metadata["is_list"] and spec.name.replace("_", ".") not in NULL_LISTS else None
+    """The meaning of an empty text: an empty list for nearly all lists, an empty text for EMPTY_TEXTS, else not set."""
+    key = spec.name.replace("_", ".")
+    return "" if (spec.metadata["is_list"] and key not in NULL_LISTS) or key in EMPTY_TEXTS else None

@@ -262,6 +262,10 @@ def _check_together(config: BrokerConfig) -> None:
             "log.dirs is not set: name the directories for this broker's data, for example log.dirs=/var/lib/ottla "
             "(there is no default, because a directory under /tmp could belong to someone else)"
         )
+    if config.max_connections_per_ip == 0 and not config.max_connections_per_ip_overrides:
+        raise ConfigError(
+            "max.connections.per.ip=0: no client could connect; set max.connections.per.ip.overrides, too"
+        )
     if config.group_min_session_timeout_ms > config.group_max_session_timeout_ms:
         raise ConfigError(
             f"group.min.session.timeout.ms={config.group_min_session_timeout_ms} is more than "

@@ -152,3 +152,20 @@ def test_limits_of_connections_that_a_running_broker_does_not_take(key: str, val
     with pytest.raises(KafkaError, match=f"INVALID_REQUEST: {key}=") as caught:
         altered({}, (key, SET, value), config=BrokerConfig)
     assert caught.value.code is ErrorCode.INVALID_REQUEST
+
+
+def test_nobody_from_other_addresses_is_possible_only_with_overrides() -> None:
+    per_ip, overrides = "max.connections.per.ip", "max.connections.per.ip.overrides"
+    both = {overrides: "10.0.0.1:5,::1:7", per_ip: "0"}
+    assert altered({overrides: both[overrides]}, (per_ip, SET, "0"), config=BrokerConfig) == both
+    for wrong in [(per_ip, SET, "0")], [(overrides, SET, ""), (per_ip, SET, "0")]:
+        with pytest.raises(KafkaError, match="no client could connect") as caught:
+            altered({}, *wrong, config=BrokerConfig)
+        assert caught.value.code is ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("value", ["10.0.0.1", "10.0.0.1:", ":5", "a b:5", "10.0.0.1:-1", "10.0.0.1:5:many"])
+def test_overrides_that_cannot_be_read(value: str) -> None:
+    with pytest.raises(KafkaError, match="expected host:number") as caught:
+        altered({}, ("max.connections.per.ip.overrides", SET, value), config=BrokerConfig)
+    assert caught.value.code is ErrorCode.INVALID_REQUEST

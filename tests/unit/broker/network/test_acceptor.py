@@ -193,6 +193,19 @@ def test_whoever_has_a_certificate_without_a_readable_name_is_not_anonymous(capl
     assert acceptor.connections == 0
 
 
+async def test_single_hosts_have_limits_of_their_own() -> None:
+    counts = ConnectionCounts(100, 1, None, {"10.0.0.1": 2, "2001:DB8:0:0::1": 0})
+    assert [counts.take(address) for address in ("10.0.0.1", "10.0.0.1", "10.0.0.2")] == ["", "", ""]
+    assert counts.take("10.0.0.1") == "max.connections.per.ip.overrides has 2 for 10.0.0.1, which is reached"
+    assert "overrides has 0" in counts.take("2001:db8::1")
+    assert "max.connections.per.ip=1" in counts.take("10.0.0.2")
+    counts.limit(100, 1, {"localhost": 2})
+    await asyncio.gather(*counts._of_hosts.tasks.values())
+    assert [counts.take("127.0.0.1")[:3] for _ in range(3)] == ["", "", "max"]
+    assert "max.connections.per.ip=1" in counts.take("10.0.0.1")
+    assert counts.take("2001:db8::1") == ""
+
+
 # -- followers on a listener that they share with clients --------------------------------------------------------------
 
 

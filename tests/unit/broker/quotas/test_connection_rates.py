@@ -68,7 +68,7 @@ def test_what_cannot_be_read_changes_nothing() -> None:
 async def test_the_name_of_a_host_counts_for_its_addresses() -> None:
     world = World()
     world.set("localhost", 1)
-    await asyncio.gather(*world.rates._tasks.values())
+    await asyncio.gather(*world.rates._of.tasks.values())
     assert world.accepted("127.0.0.1", 100) == 2
     world.rates.all_are(["ips/localhost"])
     assert world.rates.throttle_ms("127.0.0.1") > 0
@@ -85,7 +85,7 @@ async def test_a_quota_of_a_host_that_changes_before_its_address_is_known() -> N
     assert world.accepted("127.0.0.1", 100) == 100
     world.set("localhost", 1)
     world.set("localhost", 3)
-    await asyncio.gather(*world.rates._tasks.values())
+    await asyncio.gather(*world.rates._of.tasks.values())
     assert world.accepted("127.0.0.1", 100) == 6
 
 
@@ -110,7 +110,7 @@ async def test_an_address_and_names_of_it_have_quotas(
     for name in order:
         world.set(name, rates[name])
         there.append(name)
-        await asyncio.gather(*world.rates._tasks.values())
+        await asyncio.gather(*world.rates._of.tasks.values())
         assert accepts(2 * counting()), there
     while there:
         gone = there.pop(0)
