@@ -12,7 +12,15 @@ MODULES: Mapping[str, str] = MappingProxyType(
 )
 """The last part of a login module's class -> how the names of its mechanisms start."""
 FLAGS = ("required", "requisite", "sufficient", "optional")
-EXAMPLE = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="..." password="...";'
+PACKAGE = "org.apache.kafka.common.security"
+LOGIN = 'required username="..." password="...";'
+EXAMPLES: Mapping[str, str] = MappingProxyType(
+    {
+        "PLAIN": f"{PACKAGE}.plain.PlainLoginModule {LOGIN}",
+        "SCRAM": f"{PACKAGE}.scram.ScramLoginModule {LOGIN}",
+        "OAUTHBEARER": f"{PACKAGE}.oauthbearer.OAuthBearerLoginModule required;",
+    }
+)
 TOKEN = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s"'=;]+)|([=;]))""", re.DOTALL)
 ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 
@@ -46,21 +54,22 @@ def read_jaas(text: str) -> Login:
         if name not in ("username", "password"):
             raise BadJaas(f"option {name} is not supported; username and password are")
     if len(options) < 2:
-        raise BadJaas(f"it needs username and password: {EXAMPLE}")
+        raise BadJaas(f"it needs username and password: {EXAMPLES[mechanism]}")
     return Login(mechanism, options["username"], options["password"])
 
 
 def read_entry(text: str) -> Entry:
     """Reads one entry: a login module, `required`, its options, a semicolon. Raises BadJaas."""
     tokens = _tokens(text)
+    mechanism = MODULES.get(tokens[0].rpartition(".")[2]) if tokens else None
+    example = EXAMPLES[mechanism or "SCRAM"]
     if len(tokens) < 3 or tokens[1].lower() not in FLAGS or tokens[-1] != ";":
-        raise BadJaas(f"expected {EXAMPLE}")
-    mechanism = MODULES.get(tokens[0].rpartition(".")[2])
+        raise BadJaas(f"expected {example}")
     if mechanism is None:
         raise BadJaas(f"login module {tokens[0]} is not supported; {', '.join(MODULES)} are")
     rest = tokens[2:-1]
     if len(rest) % 3 or any(equals != "=" for equals in rest[1::3]):
-        raise BadJaas(f"expected {EXAMPLE}")
+        raise BadJaas(f"expected {example}")
     return Entry(mechanism, dict(zip(rest[::3], rest[2::3], strict=True)))
 
 

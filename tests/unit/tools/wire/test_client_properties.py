@@ -186,7 +186,9 @@ def test_jaas(text: str, expected: Login) -> None:
     [
         ("", "expected org.apache"),
         ("ScramLoginModule required username=me password=x", "expected org.apache"),
-        ("ScramLoginModule required username me;", "expected org.apache"),
+        ("ScramLoginModule required username me;", "expected org.apache.*ScramLoginModule required username"),
+        ("PlainLoginModule required username=me password=x", "expected org.apache.*PlainLoginModule required username"),
+        ("OAuthBearerLoginModule needed;", "expected org.apache.*OAuthBearerLoginModule required;"),
         ("com.sun.Krb5LoginModule required useKeyTab=true;", "Krb5LoginModule is not supported"),
         ("ScramLoginModule required username=me password=x tokenauth=true;", "option tokenauth is not supported"),
         ("ScramLoginModule required username=me;", "it needs username and password"),
