@@ -237,7 +237,6 @@ class LocalCluster:
                 f"{self.directory} cannot be a run directory, because log.dirs cannot name a path with {unnameable.group()!r}: "
                 "choose another --dir"
             )
-        self._has_made_directory = not self.directory.exists()
         if brokers < 1:
             raise ClusterError(f"a cluster has at least one broker, not {brokers}")
         for key in NOT_FOR_ALL_BROKERS:
@@ -255,9 +254,11 @@ class LocalCluster:
                 raise ClusterError(
                     f"{text!r} cannot stand in server.properties, which has one line of UTF-8 for each setting"
                 )
+        was_there = self.directory.exists()
         if secure:
             self._files.make_private()
         with self._files.locked():
+            self._has_made_directory = not was_there  # another command that makes it at this moment has the lock
             try:
                 if secure:
                     self._make_room_for_secrets()

@@ -6,6 +6,7 @@ import os
 import shutil
 import ssl
 import stat
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from tests.support.cli import ottla
 from tools.admin.client_settings import read_librdkafka_config
 from tools.admin.naming import Where
 from tools.cluster.local_cluster import ClusterError, LocalCluster
-from tools.cluster.run_directory import ClientListener
+from tools.cluster.run_directory import ClientListener, RunDirectory
 from tools.cluster.secured.__main__ import make, share
 from tools.cluster.secured.authority import Authority, past_validity
 from tools.cluster.secured.client_files import ClientAccess
@@ -180,7 +181,23 @@ def test_a_directory_where_others_can_put_files_is_refused(tmp_path: Path, monke
     monkeypatch.setattr(os, "geteuid", lambda: shared.directory.stat().st_uid + 1)
     with pytest.raises(ClusterError, match="it is somebody else's"):
         shared.create(brokers=1, zookeeper="127.0.0.1:1", secure=True)
+    shared.undo_create()
     assert list(shared.directory.iterdir()) == []
+
+
+def test_a_directory_that_another_command_makes_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is made between the look and the lock of this one."""
+    late = LocalCluster(tmp_path / "run")
+    with ExitStack() as other:
+
+        def made_meanwhile(files: RunDirectory) -> None:
+            other.enter_context(RunDirectory(files.path).locked())
+
+        monkeypatch.setattr(RunDirectory, "make_private", made_meanwhile)
+        with pytest.raises(ClusterError, match="another command is starting the cluster"):
+            late.create(brokers=1, zookeeper="127.0.0.1:1", secure=True)
+        late.undo_create()
+        assert late.directory.exists()
 
 
 def test_a_host_that_no_certificate_can_name(tmp_path: Path) -> None:
