@@ -14,6 +14,7 @@ import pytest
 
 from broker.network import tls_server
 from broker.network.tls_server import TlsServer
+from broker.network.turnstile import Turnstile
 from broker.settings.config import BrokerConfig
 from broker.settings.tls import ListenerTls
 from protocol.tls import Identity, certificates_in, load_identity, private_key_in, trust
@@ -324,3 +325,25 @@ async def test_a_connection_above_the_quota_of_its_address_gets_no_handshake(mad
     assert await reader.read() == b""
     assert not listener.server._lingering
     writer.close()
+
+
+async def test_a_connection_above_the_rate_waits_before_its_handshake(
+    made: Certificates, new_loop: object, silent: ExitStack
+) -> None:
+    """One that leaves meanwhile, such as a client that gives up, has no handshake at all."""
+    waits = [0, 100]
+    listener = Listener(made)
+    loop = asyncio.get_running_loop()
+    turnstile = Turnstile("OUTSIDE", lambda: waits.pop(0) if waits else 0, lambda: 100, loop.time)
+    listener.server._turnstile = turnstile
+    async with listener:
+        assert await listener.echo() == b"hello"
+        began = loop.time()
+        late = asyncio.create_task(listener.echo())
+        await listener.until(lambda: not waits)
+        listener.only_hello(silent).close()
+        assert listener.server.pending == 0
+        assert await late == b"hello"
+        assert loop.time() - began >= 0.1
+        await listener.until(lambda: not turnstile._waiting)
+        assert (listener.server.pending, listener.refused) == (0, [])
