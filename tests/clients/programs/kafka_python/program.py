@@ -42,7 +42,8 @@ POLL_MS = 100
 MEMBER_POLL_MS = 1000
 """kafka-python 3.0.12 may forget a rejoin that takes longer than `poll`: once the leader has assigned, `need_rejoin` is false, so the next
 `poll` does not take the result, and sends no heartbeats."""
-BOOTSTRAP_TIMEOUT_MS, BOOTSTRAPS_MAX = 1000, 20
+BOOTSTRAP_TIMEOUT_MS, BOOTSTRAPS_S = 2000, 25.0
+"""The time limit of one try, and of all."""
 MOST = 50
 LONG_S = 60.0
 REBALANCED = (CommitFailedError, IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError)
@@ -290,22 +291,21 @@ def partitions_of(client: KafkaAdminClient, topic: str, expected: int) -> dict[i
 def login(request: Request) -> None:
     """It tries a wrong password again, for 30 s by default. Here it is asked several times, each time for a shorter while.
 
-    kafka-python 3.0.12 drops what it has read together with the end of a connection (`_sock_recv`), which most answers to a wrong
+    kafka-python 3.0.12 drops what it has read together with the end of a connection (`_sock_recv`), which nine of ten answers to a wrong
     password are. A new producer tries at once, an old one after longer and longer pauses.
     """
     settings = {**connection(request), "bootstrap_timeout_ms": BOOTSTRAP_TIMEOUT_MS}
+    ends = time.monotonic() + BOOTSTRAPS_S
     logged = Logged("kafka", SaslAuthenticationFailedError)
 
     def connect() -> None:
-        for _ in range(BOOTSTRAPS_MAX):
+        while True:
             try:
                 KafkaProducer(**settings).close()
                 return
-            except KafkaTimeoutError as problem:
-                if logged.found:
+            except KafkaTimeoutError:
+                if logged.found or time.monotonic() > ends:
                     raise
-                last = problem
-        raise last
 
     say_login_by(connect, logged, KafkaTimeoutError)
 
