@@ -73,7 +73,19 @@ public class Client {
             case "admin" -> admin();
             case "login" -> login();
             case "denied" -> denied();
+            case "load" -> load();
             default -> throw new IllegalArgumentException("unknown verb " + arguments[0]);
+        }
+    }
+
+    /** Loads the classes that all verbs need, for an archive of them. Nobody listens at the address. */
+    static void load() {
+        try (var producer = producer(Map.of());
+                var consumer = consumer(Map.of("group.id", "unused"));
+                var admin = Admin.create(connection())) {
+            consumer.subscribe(List.of("unused"), new Assignment());
+            consumer.poll(POLL);
+            System.err.printf("%d and %d metrics%n", producer.metrics().size(), admin.metrics().size());
         }
     }
 
