@@ -40,7 +40,7 @@ POLL_S = 0.05
 
 def command(request: Request, *options: str) -> list[str]:
     if "token" in request.get("security", {}):
-        raise Unsupported("it has no option for a token")
+        raise Unsupported("it makes unsecured tokens, or asks an OpenID provider, and takes none from a file")
     settings = [f"{name}={value}" for name, value in librdkafka_connection(request).items()]
     return ["kcat", *(word for setting in settings for word in ("-X", setting)), *options]
 
