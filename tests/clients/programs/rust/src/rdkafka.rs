@@ -538,9 +538,10 @@ fn denied(request: &Request) -> Outcome {
     let (topic, others) = (request.text("topic"), request.denied());
     let producer = new_producer(&config(request), true)?;
     for (name, value) in request.writes() {
-        producer.send(BaseRecord::<str, str>::to(name).payload(value)).map_err(|(problem, _)| problem)?;
+        // The error comes at once if librdkafka knows already what the broker says of the topic.
+        let sent = producer.send(BaseRecord::<str, str>::to(name).payload(value)).map_err(|(problem, _)| problem);
         producer.flush(LONG)?;
-        if let Some(problem) = producer.context().failed.lock().unwrap().take() {
+        if let Some(problem) = sent.err().or_else(|| producer.context().failed.lock().unwrap().take()) {
             refused(name_of(&problem), "write", name, &problem);
         }
     }
