@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.settings.config import LISTENER_PREFIX, BrokerConfig, ConfigError, key_of_all
+from protocol.bounded_tls import BoundedTls
 from protocol.tls import (
     Identity,
     TlsError,
@@ -174,6 +175,7 @@ class _Reading:
     def contexts(self) -> Contexts:
         """Raises ConfigError."""
         server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        server.sslobject_class = BoundedTls
         server.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
         self._limit(server)
         self._limit(client)

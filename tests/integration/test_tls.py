@@ -203,7 +203,8 @@ def test_wrong_peers_are_named_and_secrets_are_not(mixed: Mixed, made: Certifica
     said = "TLS handshake of 127.0.0.1 on OUTSIDE failed: it sent no TLS: a client of this listener needs security.protocol=SSL"
     eventually(lambda: said in log_of(cluster), said, AT_ONCE_S)
     audited = '"kind":"handshake_refused","address":"127.0.0.1","listener":"OUTSIDE","reason":"it sent no TLS: '
-    assert audited in (cluster.broker_directory(1) / "audit.jsonl").read_text()
+    audit_log = cluster.broker_directory(1) / "audit.jsonl"
+    eventually(lambda: audit_log.exists() and audited in audit_log.read_text(), audited, AT_ONCE_S)
 
     host = "127.0.0.1"
     context = ssl.create_default_context(cafile=str(made.authority))
