@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -13,7 +15,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.bounded_tls import LARGE_PART, RECORD_MAX, SMALL_PART, WITHOUT_CONTENT_MAX, BoundedTls
+from protocol import bounded_tls
+from protocol.bounded_tls import COST, COST_WITHOUT_CONTENT, FORGIVEN_PER_S, OWED_MAX, BoundedTls
 from tests.support.certificates import Certificates
 
 SECRET = "CLIENT_TRAFFIC_SECRET_0"
@@ -50,7 +53,8 @@ class Pair:
 
     def encrypted(self, content: bytes) -> bytes:
         """The records in which the client sends it."""
-        self.client.write(content)
+        if content:
+            self.client.write(content)
         return self._from_client.read()
 
     def read(self, buffer_size: int, *, looks_first: bool = True) -> bytes:
@@ -98,46 +102,136 @@ def test_small_requests_do_not_add_up(certificate: Path) -> None:
         assert len(pair.read(65_536)) == 30
 
 
-@pytest.mark.parametrize(("before", "part"), [(0, SMALL_PART), (100_000, LARGE_PART)])
-def test_keys_that_change_without_end_end_the_connection(certificate: Path, before: int, part: int) -> None:
-    """OpenSSL itself takes all of them, in one call."""
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Its one element is the time."""
+    now = [1000.0]
+    monkeypatch.setattr(bounded_tls, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+UPDATES_MAX = OWED_MAX // COST_WITHOUT_CONTENT
+"""New keys at once."""
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize("ends", ["reads", "is ending"])
+def test_keys_that_change_without_end_end_the_connection(certificate: Path, ends: str) -> None:
+    """OpenSSL itself takes all of them, in one call. asyncio reads no more while it waits for the client's close_notify."""
     for kind in (ssl.SSLObject, BoundedTls):
         pair = Pair(certificate, ssl.TLSVersion.TLSv1_3, kind)
-        updates = key_updates(pair, pair.encrypted(bytes(before)) if before else b"")
-        flood = b"".join(next(updates) for _ in range(5000))
-        assert len(pair.read(1_000_000)) == before
-        pair.to_server.write(flood)
-        if kind is ssl.SSLObject:
-            assert pair.read(65_536) == b""
-            continue
-        with pytest.raises(ssl.SSLError, match="too many messages without content"):
-            pair.read(65_536)
-        assert len(flood) - pair.to_server.pending <= WITHOUT_CONTENT_MAX + RECORD_MAX + 2 * part
+        crafted = Crafted(pair)
+        flood = [crafted.update() for _ in range(1000)]
+        pair.read(65_536)
+        receive = partial(pair.read, 65_536)
+        if ends == "is ending":
+            with pytest.raises(ssl.SSLWantReadError):
+                pair.server.unwrap()
+            receive = pair.server.unwrap  # type: ignore[assignment]
+        pair.to_server.write(b"".join(flood))
+        if kind is BoundedTls:
+            with pytest.raises(ssl.SSLError, match="too many messages without content"):
+                receive()
+            assert len(b"".join(flood)) - pair.to_server.pending == (UPDATES_MAX + 1) * len(flood[0])
+        else:
+            with suppress(ssl.SSLWantReadError):
+                receive()
+            assert pair.to_server.pending == 0
 
 
-def test_keys_may_change_now_and_then(certificate: Path) -> None:
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize("buffer_size", [777, 65_536])
+def test_content_pays_for_few_keys_only(certificate: Path, buffer_size: int) -> None:
+    for updates in (15, 100):
+        pair = Pair(certificate, ssl.TLSVersion.TLSv1_3)
+        crafted = Crafted(pair)
+        ended = False
+        for _ in range(20):
+            pair.to_server.write(b"".join(crafted.update() for _ in range(updates)) + crafted.content(bytes(16_384)))
+            try:
+                assert len(pair.read(buffer_size)) == 16_384
+            except ssl.SSLError:
+                ended = True
+                break
+        assert ended == (updates == 100)
+
+
+def test_keys_may_change_now_and_then(certificate: Path, clock: list[float]) -> None:
     pair = Pair(certificate, ssl.TLSVersion.TLSv1_3)
-    updates = key_updates(pair, b"")
-    pair.to_server.write(b"".join(next(updates) for _ in range(100)))
-    assert pair.read(65_536) == b""
+    crafted = Crafted(pair)
+    for _ in range(10):
+        pair.to_server.write(b"".join(crafted.update() for _ in range(UPDATES_MAX)))
+        assert pair.read(65_536) == b""
+        clock[0] += OWED_MAX / FORGIVEN_PER_S
 
 
-def key_updates(pair: Pair, sent: bytes) -> Iterator[bytes]:
-    """Records of the client after those in `sent`, each of which changes its key (RFC 8446, 4.6.3 and 7.2)."""
-    pair.to_server.write(sent)
-    secret = next(
-        bytes.fromhex(line.split()[2]) for line in pair.key_log.read_text().splitlines() if line.startswith(SECRET)
-    )
-    number, at = 0, 0
-    while at < len(sent):
-        at += 5 + int.from_bytes(sent[at + 3 : at + 5], "big")
-        number += 1
-    while True:
-        head = APPLICATION_DATA + b"\x03\x03" + (len(KEY_UPDATE) + 1 + 16).to_bytes(2, "big")
-        start = int.from_bytes(_expanded(secret, b"iv", 12), "big")
-        nonce = (start ^ number).to_bytes(12, "big")
-        yield head + AESGCM(_expanded(secret, b"key", 32)).encrypt(nonce, KEY_UPDATE + HANDSHAKE, head)
-        secret, number = _expanded(secret, b"traffic upd", 48), 0
+@pytest.mark.usefixtures("clock")
+def test_padding_costs_nothing(certificate: Path) -> None:
+    pair = Pair(certificate, ssl.TLSVersion.TLSv1_3)
+    crafted = Crafted(pair)
+    for _ in range(100):
+        pair.to_server.write(crafted.content(bytes(60), padding=16_000))
+        assert len(pair.read(65_536)) == 60
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_client_may_write_byte_by_byte_for_a_while(certificate: Path, version: ssl.TLSVersion) -> None:
+    pair = Pair(certificate, version)
+    for _ in range(OWED_MAX // (COST - 1)):
+        pair.to_server.write(pair.encrypted(b"x"))
+        assert pair.read(65_536) == b"x"
+    pair.to_server.write(b"".join(pair.encrypted(b"x") for _ in range(1000)))
+    with pytest.raises(ssl.SSLError, match="too many messages without content"):
+        pair.read(65_536)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_is_not_read_stays_with_the_loop(certificate: Path, version: ssl.TLSVersion) -> None:
+    """The loop knows what has come, and stops to read from the socket when it is much."""
+    pair = Pair(certificate, version)
+    records = [pair.encrypted(bytes([number]) * 100) for number in range(20)]
+    pair.to_server.write(b"".join(records))
+    for number in range(20):
+        assert pair.server.read(100) == bytes([number]) * 100
+        assert pair.to_server.pending == sum(map(len, records[number + 1 :]))
+        assert pair.server.pending() == 0
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_end_right_behind_content(certificate: Path, version: ssl.TLSVersion) -> None:
+    pair = Pair(certificate, version)
+    content = pair.encrypted(bytes(50_000))
+    with pytest.raises(ssl.SSLWantReadError):
+        pair.client.unwrap()
+    pair.to_server.write(content + pair.encrypted(b""))
+    assert len(pair.read(65_536)) == 50_000
+    assert pair.server.read(100) == b""
+    pair.server.unwrap()
+
+
+class Crafted:
+    """A client of TLS 1.3 from its first record with content on, by RFC 8446: it pads, and changes its key (4.6.3, 5.4, 7.2)."""
+
+    def __init__(self, pair: Pair) -> None:
+        lines = pair.key_log.read_text().splitlines()
+        self._secret = next(bytes.fromhex(line.split()[2]) for line in lines if line.startswith(SECRET))
+        self._number = 0
+
+    def content(self, content: bytes, padding: int = 0) -> bytes:
+        return self._record(content + APPLICATION_DATA + bytes(padding))
+
+    def update(self) -> bytes:
+        record = self._record(KEY_UPDATE + HANDSHAKE)
+        self._secret, self._number = _expanded(self._secret, b"traffic upd", 48), 0
+        return record
+
+    def _record(self, inner: bytes) -> bytes:
+        head = APPLICATION_DATA + b"\x03\x03" + (len(inner) + 16).to_bytes(2, "big")
+        start = int.from_bytes(_expanded(self._secret, b"iv", 12), "big")
+        nonce = (start ^ self._number).to_bytes(12, "big")
+        self._number += 1
+        return head + AESGCM(_expanded(self._secret, b"key", 32)).encrypt(nonce, inner, head)
 
 
 def _expanded(secret: bytes, label: bytes, size: int) -> bytes:
