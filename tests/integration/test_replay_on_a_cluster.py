@@ -115,6 +115,7 @@ def test_two_workers_do_what_the_trace_says(
     assert any((tmp_path / "events").iterdir())
 
 
+@pytest.mark.release
 def test_trace_and_results_are_elsewhere(spark: StandaloneSpark, shared_cluster: LocalCluster, tmp_path: Path) -> None:
     """In another file system than this machine's, which is the default one; also of `report`, which reads results."""
     shared, operations = Shared(tmp_path), 300

@@ -19,7 +19,7 @@ from kafka import KafkaProducer
 from tests.support.cli import ottla
 from tests.support.invariants import ZooKeeperView
 from tests.support.secured import create, replaces_a_killed_leader
-from tests.support.thorough import thorough
+from tests.support.thorough import release, thorough
 from tools.cluster.local_cluster import LocalCluster
 from tools.properties_file import read_properties
 
@@ -182,7 +182,7 @@ def assert_no_secret(cluster: LocalCluster, directories: list[Path]) -> None:
     assert read > 20
 
 
-@pytest.mark.parametrize("count", [thorough(10)])
+@pytest.mark.parametrize("count", [thorough(4), release(10)])
 def test_random_faults_lose_nothing(count: int, capsys: pytest.CaptureFixture[str]) -> None:
     """Of all kinds that a cluster with links can have; another seed each time."""
     done = ottla(f"verify run --secure --random-faults {count} --topic orders:6")
