@@ -50,7 +50,8 @@ class Keys:
         self._reason = ""
         self._complaint = ""
         self._wake = asyncio.Event()
-        self._thread: threading.Thread | None = None
+        self._is_done = threading.Event()  # whether the thread of the last fetch has its answer
+        self._is_done.set()
 
     def missed(self) -> None:
         """A token needs a key that is not here."""
@@ -97,8 +98,9 @@ class Keys:
     async def _in_a_thread(self) -> KeySet:
         """Also reads the keys, which takes a second if there are thousands. A thread that hangs is left alone, and there is no second one
         as long as it does."""
-        if self._thread is not None and self._thread.is_alive():
+        if not self._is_done.is_set():
             raise OSError("the fetch before still hangs")
+        self._is_done = is_done = threading.Event()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[KeySet] = loop.create_future()
 
@@ -116,11 +118,12 @@ class Keys:
                 keys = read_keys(fetched(self._source))
             except (OSError, ValueError, HTTPException) as error:
                 problem = error
+            finally:
+                is_done.set()
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(finished, keys, problem)
 
-        self._thread = threading.Thread(target=work, name="keys of tokens", daemon=True)
-        self._thread.start()
+        threading.Thread(target=work, name="keys of tokens", daemon=True).start()
         async with asyncio.timeout(2 * FETCH_S):
             return await future
 
