@@ -860,10 +860,15 @@ def key_of_all(key: str) -> str:
     return key
 
 
+def key_of_listener(listener: str, key: str) -> str:
+    """The setting of one listener in the place of that of all."""
+    return f"{LISTENER_PREFIX}{listener.lower()}.{key}"
+
+
 def limit_of_listener(config: BrokerConfig, listener: str, key: str) -> int:
     """The value of one of LIMITS_OF_LISTENERS for a listener: its own, or that of all."""
     of_all: int = getattr(config, attribute(key))
-    return config.limits_of_listeners.get(f"{LISTENER_PREFIX}{listener.lower()}.{key}", of_all)
+    return config.limits_of_listeners.get(key_of_listener(listener, key), of_all)
 
 
 def is_limit_of_listener(key: str) -> bool:
