@@ -99,7 +99,9 @@ def bearers(port: int) -> list[list[Answer]]:
     good = unsecured_token(claims, now)
     narrow = unsecured_token({**claims, "unsecuredLoginListClaim_scope": "|a"}, now)
     expired = unsecured_token(claims, now - 7200)
-    nobody = unsecured_token({**scopes, "unsecuredLoginPrincipalClaimName": "x", "unsecuredLoginStringClaim_x": "x"}, now)
+    nobody = unsecured_token(
+        {**scopes, "unsecuredLoginPrincipalClaimName": "x", "unsecuredLoginStringClaim_x": "x"}, now
+    )
     found = []
     for token in (good, narrow, expired, nobody, good + "c2ln", "a.b."):
         message = first_message(token)
