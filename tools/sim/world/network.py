@@ -43,11 +43,12 @@ HIGH_WATER = 64 * 1024
 
 
 class _Held(NamedTuple):
-    """Something that waits on a link that is cut, since it was sent."""
+    """Something that waits on a link that is cut, since it was sent. `not_before`: when what was sent before it arrives."""
 
     call: Callable[..., None]
     args: tuple[Any, ...]
     since: float
+    not_before: float
 
 
 def repeated_at(sent_at: float, now: float) -> float:
@@ -97,7 +98,7 @@ class Network:
             floor = self._floors.get((link, to))
             if floor is None:
                 floor = repeated_at(one.since, now) if are_quiet and isinstance(to, SimulatedTransport) else now
-            arrival = self._floors[link, to] = max(floor, now) + self.delay()
+            arrival = self._floors[link, to] = max(floor, now, one.not_before) + self.delay()
             self.scheduler.call_at(arrival, one.call, *one.args)
 
     def slow_down(self, host: str, mean_s: float, spared: Collection[str] = ()) -> Callable[[], None]:
@@ -113,7 +114,7 @@ class Network:
         """Calls `call` when something that leaves now arrives; returns that time. On a link that is cut it waits."""
         link = (source.name, target.name)
         if link in self._cuts or self._held.get(link):
-            self._held.setdefault(link, []).append(_Held(call, args, self.scheduler.now))
+            self._held.setdefault(link, []).append(_Held(call, args, self.scheduler.now, not_before))
             return not_before
         if self._floors:
             not_before = max(not_before, self._floors.get((link, getattr(call, "__self__", None)), 0.0))

@@ -37,6 +37,22 @@ def test_what_was_held_arrives_in_order_and_before_what_is_sent_later(seed: int)
     assert end.taken == list(range(40))
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_what_was_held_arrives_after_what_a_slow_link_has_taken(seed: int) -> None:
+    scheduler = Scheduler(Random(seed))
+    network = Network(scheduler, lambda _what, *_details: None)
+    source, target, end = network.host("source"), network.host("target"), End()
+    undo = network.slow_down("target", mean_s=5.0)
+    last = network.carry(source, target, 0.0, end.arrived, 1)
+    undo()
+    network.cut("source", "target")
+    last = network.carry(source, target, last, end.arrived, 2)
+    network.heal("source", "target")
+    network.carry(source, target, last, end.arrived, 3)
+    scheduler.run(scheduler.now + 100.0)
+    assert end.taken == [1, 2, 3]
+
+
 @pytest.mark.parametrize(
     ("healed_after", "repeated_after"), [(0.1, 0.2), (0.3, 0.6), (1.0, 1.4), (2.9, 3.0), (3.1, 6.2)]
 )
