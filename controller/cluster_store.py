@@ -89,7 +89,10 @@ class ControllerMoved(Exception):
 
 @dataclass(slots=True)
 class Written:
-    """`done` has the written states as they are in ZooKeeper. `conflicts` has the states found instead (None: missing or unreadable)."""
+    """`done` has the written states as they are in ZooKeeper. `conflicts` has the states found instead (None: missing or unreadable).
+
+    A state that ZooKeeper refuses for another reason, such as missing rights, is logged and in neither.
+    """
 
     done: dict[TopicPartition, LeaderAndIsr] = field(default_factory=dict)
     conflicts: dict[TopicPartition, LeaderAndIsr | None] = field(default_factory=dict)
@@ -553,12 +556,13 @@ class ClusterStore:
     async def _write_all(self, states: Mapping[TopicPartition, LeaderAndIsr], encode: Operations) -> Written:
         written = Written()
         rows = list(states.items())
+        is_one_by_one = False
         while rows:
             unwritten: list[Row] = []
             culprits: list[Row] = []
             was_lost = False
             operations = encode(rows)
-            batches = _batches(operations)
+            batches = [(at, at + 1) for at in range(len(rows))] if is_one_by_one else _batches(operations)
             results = await self.fenced([operations[begin:end] for begin, end in batches])
             for (begin, end), result in zip(batches, results, strict=True):
                 batch = rows[begin:end]
@@ -566,10 +570,13 @@ class ClusterStore:
                     was_lost = True
                     unwritten += batch
                 elif isinstance(result, MultiFailed):
-                    if not isinstance(result.error, BadVersion | NodeExists | NoNode):
+                    culprit = batch[result.index - 1]
+                    unwritten += [row for row in batch if row is not culprit]
+                    if isinstance(result.error, BadVersion | NodeExists | NoNode):
+                        culprits.append(culprit)
+                    else:
                         log.error("a state cannot be written: %s", shown(str(result.error)))
-                    culprits.append(batch[result.index - 1])
-                    unwritten += [row for row in batch if row is not culprits[-1]]
+                        is_one_by_one = True  # its neighbours are probably refused as well
                 else:
                     written.done |= {
                         tp: _state_of((leader, leader_epoch, isr, controller_epoch, _version(node)))

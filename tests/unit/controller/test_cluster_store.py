@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -10,7 +11,17 @@ import pytest
 from controller.cluster_store import BATCH, ClusterStore, ControllerMoved
 from protocol.types import LeaderAndIsr, TopicPartition
 from protocol.zk.many_operations import encode_multi
-from protocol.zk.session import REQUEST_BYTES_MAX, CheckOp, ConnectionLoss, DeleteOp, Op, OpResult, SessionState
+from protocol.zk.session import (
+    REQUEST_BYTES_MAX,
+    CheckOp,
+    ConnectionLoss,
+    DeleteOp,
+    MultiFailed,
+    Op,
+    OpResult,
+    SessionState,
+    ZkError,
+)
 from protocol.zk.znodes import ControllerEpochZNode, PartitionStateZNode
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
 
@@ -86,6 +97,29 @@ async def test_conflicts_are_returned_and_the_other_states_are_written(world: Wo
     }
     assert written.done.keys() == set(TPS) - written.conflicts.keys()
     assert world.get(TPS[BATCH + 3]) == state(1, 1)
+
+
+async def test_states_that_others_protect_stay_and_are_tried_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A conflict is decided again: a controller that takes a refusal for one would try for ever, and do nothing else."""
+    await world.store.create_states({tp: state(0) for tp in TPS})
+    protected = {PartitionStateZNode.path(tp) for tp in TPS[5:BATCH]}
+    attempts: Counter[str] = Counter()
+    apply = world.server.multi
+
+    def multi(ops: Sequence[Op], session_id: int) -> list[OpResult]:
+        for index, op in enumerate(ops):
+            if op.path in protected:
+                attempts[op.path] += 1
+                raise MultiFailed(index, ZkError(f"{op.path}: ZooKeeper allows this to another user only"))
+        return apply(ops, session_id)
+
+    monkeypatch.setattr(world.server, "multi", multi)
+    written = await world.store.write_states({tp: state(1, 0) for tp in TPS})
+    assert written.conflicts == {}
+    assert written.done == {tp: state(1, 1) for tp in TPS if PartitionStateZNode.path(tp) not in protected}
+    assert attempts == dict.fromkeys(protected, 1)
 
 
 async def test_states_that_exist_already_are_conflicts(world: World) -> None:
