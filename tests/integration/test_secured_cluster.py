@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from kafka import KafkaProducer
 
 from tests.support.cli import ottla
-from tests.support.invariants import ZooKeeperView
+from tests.support.invariants import ZooKeeperView, eventually
 from tests.support.secured import create, replaces_a_killed_leader
 from tests.support.thorough import release, thorough
 from tools.cluster.local_cluster import LocalCluster
@@ -128,6 +128,18 @@ def test_what_users_may_do(cluster: LocalCluster) -> None:
     assert found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+def test_only_brokers_log_in_where_brokers_talk(cluster: LocalCluster, mechanism: str) -> None:
+    found = read_properties((cluster.broker_directory(1) / "server.properties").read_text())
+    (listeners,) = (one.value for one in found if one.key == "listeners")
+    addresses = {protocol: address for protocol, _, address in (one.partition("://") for one in listeners.split(","))}
+    errors: list[KafkaError] = []
+    of_alice = {**librdkafka(cluster, "alice"), "sasl.mechanism": mechanism, "error_cb": errors.append}
+    admin = AdminClient({**of_alice, "bootstrap.servers": addresses["INTERNAL"]})
+    eventually(lambda: admin.poll(0.1) or errors, "she is refused", 20.0)
+    assert errors[0].code() == KafkaError._AUTHENTICATION, errors
+
+
 def test_a_killed_leader_is_replaced_at_once_and_nothing_is_lost(cluster: LocalCluster, zk: ZooKeeperView) -> None:
     replaces_a_killed_leader(cluster, zk, librdkafka(cluster, "alice"))
 
@@ -200,8 +212,7 @@ def test_a_start_that_waits_says_which_broker_complains(cluster: LocalCluster, m
     cluster.stop()
     file = cluster.broker_directory(2) / "server.properties"
     kept = file.read_text()
-    before, _, after = kept.partition('user_broker="')
-    file.write_text(f'{before}user_broker="wrong-{after}')
+    file.write_text(kept.replace('user_broker="', 'user_broker="wrong-'))
     said: list[str] = []
     try:
         with pytest.raises(local_cluster.NotServing, match=r"broker \d says: .*(cannot log in at|password is wrong)"):

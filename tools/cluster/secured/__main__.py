@@ -14,7 +14,7 @@ from pathlib import Path
 from protocol.numbers import whole_number
 from tools.admin.bootstrap import addresses_of
 from tools.admin.naming import CLIENT_PROPERTIES
-from tools.cluster.secured.files import ADMIN, OWNERS_DIRECTORY, USERS, SecuredFiles
+from tools.cluster.secured.files import ADMIN, CONTROLLER, OWNERS_DIRECTORY, USERS, SecuredFiles
 from tools.cluster.secured.rights import set_up
 from tools.failures import errors_in_one_line
 from tools.private_files import OWNER_ONLY, write_anew
@@ -29,7 +29,8 @@ def make(files: SecuredFiles, brokers: int, hosts: list[str], servers: str, mutu
     ids = range(brokers, last - 1, -1)
     files.create(ids, hosts, servers, mutual_tls_servers)
     for broker in ids:
-        lines = "".join(f"{key}={value}\n" for key, value in files.settings(broker).items())
+        # In Compose, clients in other containers use the brokers' own listener.
+        lines = "".join(f"{key}={value}\n" for key, value in files.settings(broker, [CONTROLLER]).items())
         write_anew(_settings_file(files, broker), lines, OWNER_ONLY)
 
 

@@ -82,12 +82,22 @@ class SecuredFiles:
             self.write_user(user, servers, mutual_tls_servers)
         self._write(self.client_properties, (self.path / ADMIN / CLIENT_PROPERTIES).read_text())
 
-    def settings(self, broker: int) -> dict[str, str]:
-        """What `server.properties` says about security. Raises ClusterError."""
+    def settings(self, broker: int, only_brokers_at: Sequence[str] = (INTERNAL, CONTROLLER)) -> dict[str, str]:
+        """What `server.properties` says about security. Users cannot log in at these listeners. Raises ClusterError."""
         passwords = self.passwords()
+        module = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+        login = f'{module} username="{BROKER}" password="{passwords[BROKER]}"'
         users = " ".join(f'user_{user}="{passwords[user]}"' for user in (*USERS, BROKER))
-        login = f'username="{BROKER}" password="{passwords[BROKER]}"'
+        of_brokers = {
+            f"listener.name.{listener.lower()}.{name}": value
+            for listener in only_brokers_at
+            for name, value in {
+                "sasl.enabled.mechanisms": PLAIN,
+                "plain.sasl.jaas.config": f'{login} user_{BROKER}="{passwords[BROKER]}";',
+            }.items()
+        }
         return {
+            **of_brokers,
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": str(self.keystore(broker)),
             "ssl.truststore.type": "PEM",
@@ -96,7 +106,7 @@ class SecuredFiles:
             f"listener.name.{MUTUAL_TLS.lower()}.ssl.client.auth": "required",
             "sasl.enabled.mechanisms": ",".join(MECHANISMS),
             "sasl.mechanism.inter.broker.protocol": PLAIN,
-            "plain.sasl.jaas.config": f"org.apache.kafka.common.security.plain.PlainLoginModule required {login} {users};",
+            "plain.sasl.jaas.config": f"{login} {users};",
             "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
             "super.users": f"User:{ADMIN};User:{BROKER}",
         }
