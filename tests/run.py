@@ -4,8 +4,8 @@
 
 Several groups of tests run side by side, because some need a processor and others mostly wait for starts and time-outs. When
 one ends, the next one begins, also after a failure. A group's output is printed when the group ends; the summary at the
-end names every group, and the versions of what the tests need. The exit code is 1 when a group failed. In a thorough run, tests
-that failed are repeated first: `tests/repeats.py` says which failures are flaky and do not count.
+end names every group, and the versions of what the tests need. The exit code is 1 when a group failed. In a thorough run, and wherever
+OTTLA_REPEAT_FAILURES is set, tests that failed are repeated first: `tests/repeats.py` says which failures are flaky and do not count.
 
 A quick run leaves out the tests with the marker `thorough`; a thorough run has only these, but for those with the marker `release`, and a
 release run has these, too. `tests/conftest.py` gives the marker `thorough` to all tests that need a real Kafka or Docker.
@@ -47,7 +47,9 @@ ONLY = {"quick": "not thorough", "thorough": "thorough and not release", "releas
 """Run -> the tests that it selects."""
 EVERYTHING = ("OTTLA_EVERY_PLACE", "OTTLA_TEST_CONFORMANCE")
 """Environment variables that a release run sets."""
-SIDE_BY_SIDE = {"quick": 4, "thorough": 3, "release": 3}
+REPEAT_FAILURES = "OTTLA_REPEAT_FAILURES"
+"""The environment variable that makes a quick run repeat what failed, as `.ci/run` does."""
+SIDE_BY_SIDE = {"quick": 4, "thorough": 4, "release": 3}
 """More would fit into the waiting of a thorough run, but its tests have limits that real Kafkas and Spark need for themselves."""
 SILENCE_S_MAX = 60
 POLL_S = 0.1
@@ -418,7 +420,8 @@ def main(arguments: list[str]) -> int:
     LOGS.mkdir(exist_ok=True)
     for archive in ("tools.cluster.class_archive", "tools.replay.run.spark_archive"):  # hundreds of JVMs start
         subprocess.run([sys.executable, "-m", archive], cwd=REPOSITORY, check=False)
-    return Runner(groups, form, versions(), is_lenient=is_thorough, side_by_side=SIDE_BY_SIDE[arguments[0]]).run()
+    is_lenient = is_thorough or REPEAT_FAILURES in os.environ
+    return Runner(groups, form, versions(), is_lenient=is_lenient, side_by_side=SIDE_BY_SIDE[arguments[0]]).run()
 
 
 if __name__ == "__main__":
