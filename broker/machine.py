@@ -18,7 +18,7 @@ from broker.process.freed_memory import give_back_regularly
 from broker.process.loop_watchdog import LoopWatchdog
 from broker.process.stopping import LastResort
 from broker.storage.disk.filesystem import FileSystem
-from protocol.zk.protection import ZooKeeperLogin
+from protocol.zk.access import ZooKeeperAccess
 from protocol.zk.session import ZooKeeperSession
 
 
@@ -33,7 +33,7 @@ def keep_out_of_collections() -> None:
 class Machine:
     """Clock, disk, ZooKeeper, logs, and what belongs to a process of its own. The network is the running loop's.
 
-    `open_zookeeper(hosts, session_timeout_ms, login, protects)`: a session that is not started. `descriptor_limit()`: how many files
+    `open_zookeeper(hosts, session_timeout_ms, access)`: a session that is not started. `descriptor_limit()`: how many files
     and connections the process may have open. `housekeeping`: coroutines that run as long as the broker. `say`: tells whoever started
     the process.
     """
@@ -43,10 +43,8 @@ class Machine:
     events: EventLog
     watchdog: LoopWatchdog
     audit: AuditLog = field(default_factory=lambda: AuditLog(None, SystemClock()))
-    open_zookeeper: Callable[[str, int, ZooKeeperLogin | None, bool], ZooKeeperSession] = field(
-        default=lambda hosts, timeout_ms, login, protects: ZooKeeperSession(
-            hosts, session_timeout_ms=timeout_ms, login=login, protects=protects
-        )
+    open_zookeeper: Callable[[str, int, ZooKeeperAccess], ZooKeeperSession] = field(
+        default=lambda hosts, timeout_ms, access: ZooKeeperSession(hosts, session_timeout_ms=timeout_ms, access=access)
     )
     last_resort: LastResort = field(default_factory=LastResort)
     random: Random = field(default_factory=Random)

@@ -88,6 +88,8 @@ from broker.settings.dynamic_configs import NOTHING_GIVEN, DynamicConfigs, Topic
 from broker.settings.listeners import listeners_of, metrics_listener
 from broker.settings.sasl import BrokerSasl
 from broker.settings.tls import BrokerTls
+from broker.settings.zookeeper import access_of
+from broker.settings.zookeeper import follow as follow_zookeeper_tls
 from broker.storage.compaction.log_cleaner import CleanerSettings, LogCleaner
 from broker.storage.directories.log_directory import LogDirectoryError
 from broker.storage.log_manager import LogManager
@@ -105,7 +107,6 @@ from protocol.network_client import NetworkClient
 from protocol.rpc.client import RESPONSE_BYTES_MAX, ControlClient
 from protocol.topic_names import INTERNAL_TOPICS
 from protocol.types import USER, BrokerInfo, Endpoint, Principal, TopicPartition
-from protocol.zk.protection import ZooKeeperLogin
 from protocol.zk.session import SessionState, ZkError, ZooKeeperUnavailable
 from protocol.zk.znodes import BrokerIdZNode, PartitionStateZNode
 
@@ -171,12 +172,9 @@ class Broker:
         self._state = BrokerState.STARTING
         if config.metrics_listener:
             metrics_listener(config.metrics_listener)
-        self._zk = machine.open_zookeeper(
-            config.zookeeper_connect,
-            config.zookeeper_session_timeout_ms,
-            _zookeeper_login(config),
-            config.zookeeper_set_acl,
-        )
+        zookeeper = access_of(config)
+        self._zookeeper_tls = zookeeper.tls
+        self._zk = machine.open_zookeeper(config.zookeeper_connect, config.zookeeper_session_timeout_ms, zookeeper)
         self._network = self._open_control_client()
         shares = descriptors.shares_of(machine.descriptor_limit())
         self._filesystem = filesystem = machine.filesystem
@@ -368,6 +366,7 @@ class Broker:
                 background.create_task(self._follow_descriptor_limit()),
                 background.create_task(self._request_metrics.settle_regularly()),
                 background.create_task(self._tls.follow()),
+                background.create_task(follow_zookeeper_tls(self._zookeeper_tls)),
                 *(background.create_task(keys.run()) for keys in self._token_keys.values()),
                 *(background.create_task(work()) for work in self._machine.housekeeping),
             ]
@@ -854,11 +853,6 @@ class Broker:
         for topic, overrides in topics.items():
             if overrides.get(UNCLEAN_KEY, "").lower() == "true":
                 self._controller.unclean_elections_allowed(topic)
-
-
-def _zookeeper_login(config: BrokerConfig) -> ZooKeeperLogin | None:
-    user = config.zookeeper_digest_user
-    return ZooKeeperLogin(user, config.zookeeper_digest_password) if user else None
 
 
 def _producer_expiration(config: BrokerConfig) -> ProducerExpiration:

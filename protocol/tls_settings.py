@@ -156,9 +156,7 @@ class TlsSettings(ABC):
                 remedy = "is wrong" if password else "is missing, and the key is encrypted"
                 name = self.name("ssl.key.password")
                 raise self.wrong(key, f"{self._shown(key)}: {name} {remedy} ({reason})") from None
-            raise self.wrong(
-                key, f"{self._shown(key)}: the key or the certificate cannot be used ({reason})"
-            ) from None
+            raise self.wrong(key, f"{self._shown(key)}: the key or the certificate cannot be used ({reason})") from None
 
     # -- whom it trusts -------------------------------------------------------------------------------------------------------
 
@@ -214,6 +212,10 @@ class TlsSettings(ABC):
         key = f"ssl.{store}.type"
         given = self.value(key)
         kind = given.upper()
+        if self.has(store) and not given:
+            raise self.wrong(
+                key, f"it is not set, and the name of the file does not say whether it is {' or '.join(STORE_TYPES)}"
+            )
         if self.has(store) and kind not in STORE_TYPES:
             raise self.wrong(
                 key,

@@ -221,8 +221,34 @@ class BrokerConfig:
     )
     zookeeper_digest_password: str = setting("", is_secret=True, doc="the password of zookeeper.digest.user")
     zookeeper_set_acl: bool = setting(
-        False, doc="whether only zookeeper.digest.user may change new nodes, and read those with secrets"
+        False, doc="whether only as whom brokers log in may change new nodes, and read those with secrets"
     )
+    zookeeper_ssl_client_enable: bool = setting(False, doc="whether ZooKeeper is reached by TLS")
+    zookeeper_clientCnxnSocket: str = setting(
+        "", doc="a class of ZooKeeper's client; for TLS, Kafka needs org.apache.zookeeper.ClientCnxnSocketNetty"
+    )
+    zookeeper_ssl_keystore_type: str = setting("", doc="PEM or PKCS12; empty: the end of the file's name says it")
+    zookeeper_ssl_keystore_location: str = setting("", doc="file of the key and the certificate for ZooKeeper")
+    zookeeper_ssl_keystore_password: str = setting(
+        "", is_secret=True, doc="password of a store of type PKCS12, or of the key in PEM"
+    )
+    zookeeper_ssl_truststore_type: str = setting("", doc="PEM or PKCS12; empty: the end of the file's name says it")
+    zookeeper_ssl_truststore_location: str = setting(
+        "", doc="file of the certificates that ZooKeeper's may lead to; none: those of this machine"
+    )
+    zookeeper_ssl_truststore_password: str = setting("", is_secret=True, doc="password of a store of type PKCS12")
+    zookeeper_ssl_protocol: str = setting("TLSv1.2", doc="TLSv1.2 or TLSv1.3")
+    zookeeper_ssl_enabled_protocols: str = setting(
+        "", choices=("TLSv1.2", "TLSv1.3"), is_list=True, doc="one or both; empty: that of zookeeper.ssl.protocol"
+    )
+    zookeeper_ssl_cipher_suites: str = setting(
+        "", is_list=True, doc="by the names of Java or of OpenSSL; empty: the default ones"
+    )
+    zookeeper_ssl_endpoint_identification_algorithm: str = setting(
+        "HTTPS", doc="HTTPS: ZooKeeper's certificate must name its host; empty: it need not"
+    )
+    zookeeper_ssl_crl_enable: bool = setting(False, doc="revoked certificates are not known: it can only be false")
+    zookeeper_ssl_ocsp_enable: bool = setting(False, doc="revoked certificates are not known: it can only be false")
     zookeeper_session_timeout_ms: int = setting(18000, minimum=100, maximum=INT_MAX)
     zookeeper_connection_timeout_ms: int = setting(18000, minimum=100, maximum=INT_MAX)
     listeners: str = setting("PLAINTEXT://:9092", doc="NAME://host:port[,NAME://host:port...]")

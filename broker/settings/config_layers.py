@@ -97,7 +97,9 @@ ABSENT_UNLESS_SET = frozenset(
 )
 """Throttles, which Kafka describes only while they are set. Tools such as Cruise Control wait until one that they removed is gone."""
 
-NULL_LISTS = frozenset({"sasl.oauthbearer.expected.audience"})
+NULL_LISTS = frozenset(
+    {"sasl.oauthbearer.expected.audience", "zookeeper.ssl.cipher.suites", "zookeeper.ssl.enabled.protocols"}
+)
 """Lists that Kafka does not set by default; others are empty."""
 EMPTY_TEXTS = frozenset({"max.connections.per.ip.overrides"})
 """Texts that are empty by default in Kafka; others are not set."""

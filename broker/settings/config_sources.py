@@ -54,6 +54,9 @@ ACCEPTED_WITHOUT_EFFECT = frozenset(
 )
 """Keys of ordinary Kafka files that have no meaning here: accepted silently."""
 
+WITH_CAPITALS = {key.lower(): key for key in settings_of(BrokerConfig) if key != key.lower()}
+"""What environment variables cannot say."""
+
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _HEX = re.compile(r"[0-9a-fA-F]{4}")
@@ -154,7 +157,8 @@ def _unescape(text: str, where: str) -> str:
 def environment_key(name: str) -> str:
     """`KAFKA_ZOOKEEPER_CONNECT` -> `zookeeper.connect`; `___` is `-`, `__` is `_`, `_` is `.`."""
     text = name[len(ENVIRONMENT_PREFIX) :].lower()
-    return re.sub(r"___|__|_", lambda found: {3: "-", 2: "_", 1: "."}[len(found[0])], text)
+    key = re.sub(r"___|__|_", lambda found: {3: "-", 2: "_", 1: "."}[len(found[0])], text)
+    return WITH_CAPITALS.get(key, key)
 
 
 def _from_environment(environment: Mapping[str, str]) -> list[Setting]:
@@ -249,14 +253,6 @@ def _check_together(config: BrokerConfig) -> None:
         raise ConfigError("broker.id is not set: give every broker a different number of at least 0")
     if not config.zookeeper_connect:
         raise ConfigError("zookeeper.connect is not set: expected host:port[,host:port...][/chroot]")
-    if ":" in config.zookeeper_digest_user or bool(config.zookeeper_digest_user) != bool(
-        config.zookeeper_digest_password
-    ):
-        raise ConfigError(
-            "zookeeper.digest.user and zookeeper.digest.password belong together, and the user has no colon"
-        )
-    if config.zookeeper_set_acl and not config.zookeeper_digest_user:
-        raise ConfigError("zookeeper.set.acl=true: set zookeeper.digest.user and zookeeper.digest.password, too")
     if not config.log_directories:
         raise ConfigError(
             "log.dirs is not set: name the directories for this broker's data, for example log.dirs=/var/lib/ottla "

@@ -16,6 +16,8 @@ broker cluster depends on it:
   timeout; here the first attempts wait for a shorter time.
 * **Many nodes at once.** This module adds multiRead (ZooKeeper 3.6 or newer), requests and answers that other modules encode and decode
   (`Raw`), watches on many nodes in one request, and reads from the socket in large pieces.
+* **TLS.** kazoo reads certificates from files for each connection, and knows neither stores nor protocols. Here the context comes from
+  Kafka's settings (`access.py`), and the reason why a server cannot be used reaches the loop.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import asyncio
 import contextlib
 import logging
 import select
+import ssl
 import struct
 import time
 from collections import deque
@@ -46,19 +49,25 @@ from kazoo.protocol.serialization import (
 )
 from kazoo.retry import KazooRetry
 
+from protocol.tls import ClientTls
+from protocol.zk.access import ANONYMOUS, ZooKeeperAccess
+from protocol.zk.handshake import is_end, open_connection, refusal
 from protocol.zk.operations import WatchCallback, WatchEvent, WatchKind
-from protocol.zk.protection import ZooKeeperLogin
 
 log = logging.getLogger(__name__)
 
 FRAME_HEAD = struct.Struct("!iii")
 """Length, xid, opcode."""
 READ_BYTES_MAX = 256 * 1024
+RECORD_BYTES_MAX = 16 * 1024
+"""Of TLS: OpenSSL returns no more at once."""
 SET_WATCHES_XID = -8
 SET_WATCHES_BYTES_MAX = 128 * 1024
 CONNECT_RETRY_S_MIN = 0.02
 CONNECT_RETRY_S_MAX = 0.5
 HANDSHAKE_S_MIN = 0.5
+TLS_FACTOR = 4
+"""A handshake of TLS may take so many times longer: a JVM that has just started is slow at its first ones."""
 THREAD_RESTART_S = 0.5
 
 
@@ -91,6 +100,9 @@ class SessionObserver(Protocol):
     """Receives the connection's state changes, on the loop."""
 
     def on_connected(self, connection: int, session_id: int, password: bytes, timeout_ms: int) -> None: ...
+
+    def on_refused(self, reason: str, is_worth_a_line: bool) -> None:
+        """A server was there, and of no use. Not `is_worth_a_line`: one that starts does that, too."""
 
     def on_connection_lost(self) -> None: ...
 
@@ -166,11 +178,14 @@ class Watcher:
 
 
 class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's handler without its worker threads: callbacks go to the mailbox."""
+    """kazoo's handler without its worker threads: callbacks go to the mailbox. Its connections have TLS, if `tls` is given."""
 
-    def __init__(self, mailbox: Mailbox) -> None:
+    def __init__(self, mailbox: Mailbox, tls: ClientTls | None = None) -> None:
         super().__init__()
         self._mailbox = mailbox
+        self.tls = tls
+        self.handshake_s = HANDSHAKE_S_MIN
+        """How long one of TLS may take."""
 
     def start(self) -> None:
         self._running = True
@@ -181,6 +196,10 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
     def dispatch_callback(self, callback: Any) -> None:
         self._mailbox.post(callback.func, *callback.args)
 
+    def create_connection(self, *, address: tuple[str, int], hostname: str, timeout: float, **_: Any) -> Any:
+        """kazoo's other arguments are its own way of TLS. Raises OSError."""
+        return open_connection(address, hostname, timeout, self.tls, self.handshake_s)
+
     def select(
         self,
         readable: Sequence[Any],
@@ -189,6 +208,8 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
         timeout: float | None = None,
     ) -> tuple[list[Any], list[Any], list[Any]]:
         """Like select.select. kazoo's version creates and drops an epoll object five times per request."""
+        if self.tls is not None and (decrypted := [entry for entry in readable if _has_decrypted(entry)]):
+            return decrypted, [], []
         poller = select.poll()
         sockets = {}
         for entry in readable:
@@ -199,6 +220,11 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
             sockets[entry.fileno()] = entry
         ready = {sockets[fd] for fd, _ in poller.poll(None if timeout is None else max(0, timeout) * 1000)}
         return [s for s in readable if s in ready], [s for s in writable if s in ready], []
+
+
+def _has_decrypted(entry: Any) -> bool:
+    """Whether bytes of the socket are in OpenSSL already: the kernel does not report them again."""
+    return isinstance(entry, ssl.SSLSocket) and entry.pending() > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,7 +371,12 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         self._number += 1
         self._reads_ahead = False
         self._received, self._received_at = b"", 0
-        read_timeout_ms, connect_timeout_ms = super()._connect(host, address, port)
+        self.handler.handshake_s = self._handshake_s * TLS_FACTOR
+        try:
+            read_timeout_ms, connect_timeout_ms = super()._connect(host, address, port)
+        except (ConnectionDropped, OSError) as problem:
+            self._report(host, port, problem)
+            raise
         self._reads_ahead = True
         self._handshake_s = HANDSHAKE_S_MIN
         self._watch_again(connect_timeout_ms / 1000)
@@ -355,6 +386,18 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
             self._observer.on_connected, self._number, client._session_id, client._session_passwd, timeout_ms
         )
         return read_timeout_ms, connect_timeout_ms
+
+    def _report(self, host: str, port: int, problem: BaseException) -> None:
+        """Tells the loop why the connection cannot be used, if there is more to it than silence."""
+        cause = problem.__context__ if isinstance(problem, ConnectionDropped) else problem
+        if isinstance(cause, TimeoutError):
+            self._handshake_s *= 2
+        uses_tls = self.handler.tls is not None
+        reason = refusal(cause or ConnectionResetError(), uses_tls=uses_tls)
+        if reason:
+            shown = f"[{host}]" if ":" in host else host
+            is_worth_a_line = uses_tls and cause is not None and not is_end(cause)
+            self._mailbox.post(self._observer.on_refused, f"{shown}:{port}: {reason}", is_worth_a_line)
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
         """One request and its answer while connecting. The timeout of the handshake doubles with each attempt."""
@@ -386,21 +429,27 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         held = len(self._received) - self._received_at
         if held < length:
             parts = [self._received[self._received_at :]]
-            with self._socket_error_handling():
-                while held < length:
-                    try:
-                        parts.append(self._socket.recv(READ_BYTES_MAX))
-                    except BlockingIOError:
-                        if not self.handler.select([self._socket], [], [], timeout)[0]:
-                            raise self.handler.timeout_exception("socket timeout during read") from None
-                        continue
-                    if not parts[-1]:
-                        raise ConnectionDropped("socket connection broken")
-                    held += len(parts[-1])
+            while held < length:
+                part = self._receive()
+                if not part and not self.handler.select([self._socket], [], [], timeout)[0]:
+                    raise self.handler.timeout_exception("socket timeout during read")
+                parts.append(part)
+                held += len(part)
             self._received, self._received_at = b"".join(parts), 0
         begin = self._received_at
         self._received_at = begin + length
         return self._received[begin : begin + length]
+
+    def _receive(self) -> bytes:
+        """What is there now. Empty: nothing, or of TLS no whole record."""
+        with self._socket_error_handling():
+            try:
+                found = bytes(self._socket.recv(READ_BYTES_MAX if self.handler.tls is None else RECORD_BYTES_MAX))
+            except (BlockingIOError, ssl.SSLWantReadError):
+                return b""
+        if not found:
+            raise ConnectionDropped("socket connection broken")
+        return found
 
     def _holds_a_frame(self) -> bool:
         held = len(self._received) - self._received_at
@@ -411,6 +460,10 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
 
     def _read_socket(self, read_timeout: float) -> Any:
         """Handles all frames that were received: the socket does not report them again."""
+        if self._received_at == len(self._received):
+            self._received, self._received_at = self._receive(), 0
+            if not self._received:
+                return None  # of TLS, a part of a record, or one without content
         outcome = super()._read_socket(read_timeout)
         while outcome is not CLOSE_RESPONSE and self._holds_a_frame():
             outcome = super()._read_socket(read_timeout)
@@ -456,9 +509,10 @@ class Client(KazooClient):  # type: ignore[misc]
         session_timeout_ms: int,
         mailbox: Mailbox,
         observer: SessionObserver,
-        login: ZooKeeperLogin | None = None,
+        access: ZooKeeperAccess = ANONYMOUS,
     ) -> None:
-        """`login`: as whom each connection logs in, before its first request."""
+        """`access`: how each connection is made, and as whom it logs in before its first request."""
+        login = access.login
         logger = logging.getLogger(f"{__name__}.kazoo")
         logger.setLevel(logging.ERROR)  # kazoo would warn of every attempt to connect; the session logs it once
         retry = KazooRetry(
@@ -467,7 +521,7 @@ class Client(KazooClient):  # type: ignore[misc]
         super().__init__(
             hosts=hosts,
             timeout=session_timeout_ms / 1000,
-            handler=LoopHandler(mailbox),
+            handler=LoopHandler(mailbox, access.tls),
             connection_retry=retry,
             logger=logger,
             auth_data={("digest", f"{login.user}:{login.password}")} if login is not None else None,

@@ -33,6 +33,7 @@ from kazoo.protocol.serialization import Create2, Delete, Exists, GetChildren, G
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
 from protocol.zk import many_operations
+from protocol.zk.access import ANONYMOUS, ZooKeeperAccess
 from protocol.zk.kazoo_client import (
     Client,
     Completion,
@@ -68,7 +69,7 @@ from protocol.zk.operations import (
     ZkError,
     ZooKeeperUnavailable,
 )
-from protocol.zk.protection import Protection, ZooKeeperLogin, protection_of
+from protocol.zk.protection import Protection, protection_of
 
 __all__ = [
     "BadVersion",
@@ -156,15 +157,14 @@ class ZooKeeperSession:
         *,
         session_timeout_ms: int,
         open_client: OpenClient = Client,
-        login: ZooKeeperLogin | None = None,
-        protects: bool = False,
+        access: ZooKeeperAccess = ANONYMOUS,
     ) -> None:
-        """`open_client` makes the connection's object, which is not started yet. Raises ValueError for hosts that it cannot read.
+        """`open_client` makes the connection's object, which is not started yet; another one has no `access`.
 
-        `login`: as whom every connection logs in; None: as nobody. `protects`: new nodes are this user's (`protection.py`).
+        Raises ValueError for hosts that it cannot read.
         """
-        self._login = login
-        self._protects = protects
+        self._access = access
+        self._protects = access.protects
         self._hosts = hosts
         addresses, slash, chroot = hosts.partition("/")
         self._addresses = addresses
@@ -181,6 +181,8 @@ class ZooKeeperSession:
         self._listeners: list[Callable[[SessionState], None]] = []
         self._outstanding: set[asyncio.Future[Any]] = set()
         self._is_started = False
+        self._refusal = ""
+        self._logged_refusal = ""
         self._first_connected = asyncio.Event()
         self._stopped = asyncio.Event()
 
@@ -259,8 +261,8 @@ class ZooKeeperSession:
         mailbox = Mailbox(asyncio.get_running_loop())
         try:
             open_client = self._open_client
-            if self._login is not None:
-                open_client = partial(Client, login=self._login)
+            if self._access is not ANONYMOUS:
+                open_client = partial(Client, access=self._access)
             client = open_client(self._addresses, self._requested_timeout_ms, mailbox, self)
         except ValueError:
             raise ZooKeeperUnavailable(f"{self._hosts!r} is not host:port[,host:port...][/chroot]") from None
@@ -272,6 +274,8 @@ class ZooKeeperSession:
                 await self._make_chroot()
         except (TimeoutError, ConnectionLoss):
             await self.close()
+            if self._refusal:
+                raise ZooKeeperUnavailable(f"no ZooKeeper can be used: {self._refusal}") from None
             raise ZooKeeperUnavailable(
                 f"no ZooKeeper answered at {self._addresses} within {timeout_s:g} s; is it running?"
             ) from None
@@ -446,8 +450,15 @@ class ZooKeeperSession:
             self.on_session_lost()
         self._connection = connection
         self._session_id, self._password, self._timeout_ms = session_id, password, timeout_ms
+        self._refusal = self._logged_refusal = ""
         self._first_connected.set()
         self._change_state(SessionState.CONNECTED)
+
+    def on_refused(self, reason: str, is_worth_a_line: bool) -> None:
+        self._refusal = reason
+        if is_worth_a_line and reason != self._logged_refusal:
+            self._logged_refusal = reason
+            log.warning("ZooKeeper cannot be used: %s", reason)
 
     def on_connection_lost(self) -> None:
         if self._client is not None and self._state is SessionState.CONNECTED:

@@ -16,6 +16,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
+from protocol.zk.access import ZooKeeperAccess
 from protocol.zk.protection import ZooKeeperLogin
 from protocol.zk.session import CreateOp, MultiFailed, SetOp, ZkError, ZooKeeperSession
 from tests.conftest import CALM, ClusterFactory
@@ -44,7 +45,7 @@ def test_only_brokers_change_nodes_and_read_secrets(new_cluster: ClusterFactory)
 
     async def look() -> None:
         for login in (None, ZooKeeperLogin("others", "y")):
-            zk = ZooKeeperSession(cluster.zookeeper_connect, session_timeout_ms=10_000, login=login)
+            zk = ZooKeeperSession(cluster.zookeeper_connect, session_timeout_ms=10_000, access=ZooKeeperAccess(login))
             await zk.start(10)
             try:
                 assert sorted(await zk.children("/brokers/ids")) == ["1", "2"]
@@ -55,7 +56,7 @@ def test_only_brokers_change_nodes_and_read_secrets(new_cluster: ClusterFactory)
                 await _all_refused(zk)
             finally:
                 await zk.close()
-        mine = ZooKeeperSession(cluster.zookeeper_connect, session_timeout_ms=10_000, login=LOGIN)
+        mine = ZooKeeperSession(cluster.zookeeper_connect, session_timeout_ms=10_000, access=ZooKeeperAccess(LOGIN))
         await mine.start(10)
         data, _ = await mine.get("/config/users/alice")
         assert b"SCRAM-SHA-256" in data

@@ -36,8 +36,13 @@ def eventually(
 class ZooKeeperView:
     """The cluster as ZooKeeper has it, through a client of the test's own."""
 
-    def __init__(self, connect: str) -> None:
-        self.client = KazooClient(connect, timeout=10)
+    def __init__(self, connect: str, certificate: Path | None = None, trusted: Path | None = None) -> None:
+        """`certificate`: a file of PEM with a key and its certificate, for a ZooKeeper with TLS, whose authority is in `trusted`."""
+        files = (certificate, certificate, trusted)
+        tls = {
+            key: str(path) for key, path in zip(("keyfile", "certfile", "ca"), files, strict=True) if path is not None
+        }
+        self.client = KazooClient(connect, timeout=10, use_ssl=certificate is not None, **tls)
         self.client.start(timeout=20)
 
     def metadata(self, topic: str) -> Metadata:

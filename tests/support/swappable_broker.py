@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from tests.support.invariants import ZooKeeperView, eventually
 from tests.support.kafka_tools import TOOL_TIMEOUT_S, KafkaTools
 from tests.support.real_kafka import java_command
+from tests.support.secure_zookeeper import SecureZooKeeper
 from tools.cluster.local_cluster import LocalCluster
 
 Kind = Literal["ottla", "Kafka"]
@@ -31,17 +32,27 @@ class SwappableBroker:
     `start(kind)` and `stop(signal)` alternate. Ids, ports and files stay the same.
     """
 
-    def __init__(self, directory: Path, tools: KafkaTools, overrides: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        tools: KafkaTools,
+        overrides: Mapping[str, str] | None = None,
+        zookeeper: SecureZooKeeper | None = None,
+    ) -> None:
+        """`zookeeper`: instead of one of its own, whose port has no TLS. `overrides` say how to reach it."""
         self.cluster = LocalCluster(directory)
         self.tools = tools
+        self._secure = zookeeper
         self._overrides = {**FEW_PARTITIONS, **(overrides or {})}
         self._kafka: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> SwappableBroker:
-        self.cluster.create(brokers=1, overrides=self._overrides)
+        secure = self._secure
+        self.cluster.create(brokers=1, overrides=self._overrides, zookeeper=secure.connect if secure else None)
         self.cluster.start()
         self.cluster.stop_broker(BROKER)
-        self.zk = ZooKeeperView(self.cluster.zookeeper_connect)
+        certificate, trusted = (secure.certificate("view"), secure.trusted) if secure else (None, None)
+        self.zk = ZooKeeperView(self.cluster.zookeeper_connect, certificate, trusted)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -11,7 +11,7 @@ import types
 from pathlib import Path
 
 from tools.cluster.ports import LOCAL_HOST, free_ports
-from tools.cluster.zookeeper import EmbeddedZooKeeper
+from tools.cluster.zookeeper import EmbeddedZooKeeper, Stores
 from tools.faults.session_expiry import expire_session
 
 START_TIMEOUT_S = 30.0
@@ -82,14 +82,17 @@ class ZooKeeperEnsemble:
 class ZooKeeperServer:
     """`with ZooKeeperServer() as server:` has a ZooKeeper at `server.connect`, in a temporary directory by default."""
 
-    def __init__(self, directory: Path | None = None) -> None:
+    def __init__(self, directory: Path | None = None, stores: Stores | None = None) -> None:
+        """With `stores`, its port has TLS."""
         self._is_temporary = directory is None
+        self._stores = stores
         self.directory = Path(tempfile.mkdtemp(prefix="ottla-zookeeper-")) if directory is None else directory
         self._zookeeper = EmbeddedZooKeeper(self.directory)
 
     def __enter__(self) -> ZooKeeperServer:
         try:
-            self._zookeeper.create(free_ports(1)[0])
+            self._zookeeper.create(free_ports(1)[0], self._stores)
+            self.prepare()
             self.start()
         except BaseException:
             self.close()
@@ -98,6 +101,9 @@ class ZooKeeperServer:
 
     def __exit__(self, *_: types.TracebackType | type[BaseException] | BaseException | None) -> None:
         self.close()
+
+    def prepare(self) -> None:
+        """Changes the files before the first start."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -130,4 +136,4 @@ class ZooKeeperServer:
 
     def expire_session(self, session_id: int) -> None:
         """Ends somebody else's session (FLT-20)."""
-        expire_session(self.address, session_id)
+        expire_session(self.address, session_id, self._zookeeper.tls())

@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from protocol.zk.access import ANONYMOUS, ZooKeeperAccess
 from protocol.zk.session import SessionState, ZooKeeperSession
 
 
 @asynccontextmanager
-async def open_session(hosts: str, session_timeout_ms: int = 4000) -> AsyncIterator[ZooKeeperSession]:
-    session = ZooKeeperSession(hosts, session_timeout_ms=session_timeout_ms)
+async def open_session(
+    hosts: str, session_timeout_ms: int = 4000, access: ZooKeeperAccess = ANONYMOUS
+) -> AsyncIterator[ZooKeeperSession]:
+    session = ZooKeeperSession(hosts, session_timeout_ms=session_timeout_ms, access=access)
     await session.start(10)
     try:
         yield session

@@ -63,6 +63,13 @@ def zookeeper_option(says: str) -> Decorator[Any]:
     return click.option("--zookeeper", metavar="HOST:PORT[,HOST:PORT...][/CHROOT]", help=says)
 
 
+def zookeeper_tls_option(
+    says: str = "file with zookeeper.ssl.* settings, for --zookeeper; the cluster in --dir needs none",
+) -> Decorator[Any]:
+    """`--zk-tls-config-file`, as Kafka's tools have it; the command gets it as `zk_tls_config`."""
+    return click.option("--zk-tls-config-file", "zk_tls_config", type=FILE, metavar="FILE", help=says)
+
+
 def compose_option(says: str = "a Compose project: its name, or the directory of its file") -> Decorator[Any]:
     """`--compose`; the command gets it as `project`."""
     return click.option("--compose", "project", metavar="PROJECT", help=says)

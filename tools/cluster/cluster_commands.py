@@ -17,13 +17,14 @@ import click
 from protocol.numbers import is_plain_number
 from tools.admin import naming
 from tools.admin.connection import format_option
-from tools.admin.naming import Where, server_options
+from tools.admin.naming import Where, server_options, zookeeper_tls_option
 from tools.cluster.health_commands import health, remote_status
 from tools.cluster.local_cluster import DEFAULT_DIRECTORY, ClusterError, LocalCluster, NotServing
 from tools.cluster.ports import LOCAL_HOST
 from tools.cluster.run_directory import ClientListener
 from tools.cluster.secured.files import ADMIN, USERS
 from tools.cluster.views import cluster_json, node_table
+from tools.cluster.zookeeper_place import settings_for_brokers
 from tools.failures import errors_in_one_line
 from tools.interrupts import termination_as_interrupt
 from tools.numbers import PATH, IntRange
@@ -53,6 +54,7 @@ cluster.add_command(health)
 @click.option(
     "--zookeeper", metavar="HOST:PORT[,HOST:PORT...][/CHROOT]", help="use this ZooKeeper instead of starting one"
 )
+@zookeeper_tls_option("file with zookeeper.ssl.* settings, for --zookeeper; the brokers get them")
 @click.option(
     "--override", "overrides", multiple=True, metavar="KEY=VALUE", help="set a broker setting; may be repeated"
 )
@@ -81,6 +83,7 @@ def start(
     directory: Path,
     brokers: int | None,
     zookeeper: str | None,
+    zk_tls_config: Path | None,
     overrides: Sequence[str],
     links: bool,
     secure: bool,
@@ -91,9 +94,13 @@ def start(
     output: str,
 ) -> None:
     """Start a cluster: a new one, or the existing one in the directory, unchanged."""
+    if zk_tls_config is not None and zookeeper is None:
+        raise click.UsageError("--zk-tls-config-file is for --zookeeper.")
     settings = parse_overrides(overrides)
     local = LocalCluster(directory)
     with errors_in_one_line(), termination_as_interrupt():
+        if zk_tls_config is not None:
+            settings = {**settings_for_brokers(zk_tls_config), **settings}
         try:
             if not local.exists():
                 clients = ClientListener(

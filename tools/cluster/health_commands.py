@@ -6,6 +6,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -13,10 +14,10 @@ import click
 from protocol.types import Assignment, TopicPartition
 from tools.admin.connection import connect, connection_options, print_json
 from tools.admin.leaderless import causes
-from tools.admin.naming import Where, zookeeper_option
+from tools.admin.naming import Where, zookeeper_option, zookeeper_tls_option
 from tools.cluster.health import Health, assess, health_json, health_lines, status_json, status_lines, unreachable
 from tools.cluster.refusing_nodes import refusing
-from tools.cluster.run_directory import run_directory_zookeeper
+from tools.cluster.zookeeper_place import ZooKeeperPlace, named_place, place_of_brokers
 from tools.failures import AdminError, NoClusterNamed, errors_in_one_line
 from tools.numbers import FloatRange
 from tools.terminal import echo, echo_lines
@@ -32,12 +33,14 @@ WATCH_S = 1.0
 @click.option("--exit-when-healthy", is_flag=True, help="wait until the cluster is healthy")
 @click.option("--timeout", type=FloatRange(min=0), metavar="S", help="wait at most this many seconds")
 @zookeeper_option("also look at the nodes in this ZooKeeper; default: that of a local cluster")
+@zookeeper_tls_option()
 @connection_options
 def health(
     watch: bool,
     exit_when_healthy: bool,
     timeout: float | None,
     zookeeper: str | None,
+    zk_tls_config: Path | None,
     where: Where,
     output: str,
 ) -> None:
@@ -48,8 +51,11 @@ def health(
     stays = watch or exit_when_healthy
     if timeout is not None and not stays:
         raise click.UsageError("--timeout is for --watch and --exit-when-healthy.")
+    if zk_tls_config is not None and zookeeper is None:
+        raise click.UsageError("--zk-tls-config-file is for --zookeeper.")
     deadline = None if timeout is None else time.monotonic() + timeout
     with errors_in_one_line():
+        place = None if zookeeper is None else named_place(zookeeper, zk_tls_config)
         try:
             connect(where)  # raises for bad options, which no waiting corrects
         except NoClusterNamed:
@@ -57,7 +63,7 @@ def health(
                 raise  # else it is waited for: `ottla cluster start` may be about to create its run directory
         shown: Health | None = None
         while True:
-            now = look(where, zookeeper)
+            now = look(where, place)
             if now != shown:
                 _show(now, output)
                 shown = now
@@ -69,7 +75,7 @@ def health(
         sys.exit(1)
 
 
-def look(where: Where, zookeeper: str | None = None) -> Health:
+def look(where: Where, zookeeper: ZooKeeperPlace | None = None) -> Health:
     """The cluster's health now; `unreachable` if no broker answers.
 
     ZooKeeper is read first: a partition that had no state there, and is not in the metadata afterwards, was left out of it.
@@ -85,9 +91,10 @@ def look(where: Where, zookeeper: str | None = None) -> Health:
         znodes = None
         if zookeeper is not None:
             znodes = find(zookeeper)
-        elif directory is not None and (of_cluster := run_directory_zookeeper(directory)) is not None:
+        elif directory is not None:
             with contextlib.suppress(AdminError):  # the brokers may be well without it, until one of them fails
-                znodes = find(of_cluster)
+                of_cluster = place_of_brokers(directory)
+                znodes = None if of_cluster is None else find(of_cluster)
         cluster = admin.cluster()
         why = causes(cluster.partitions(), cluster.live_brokers, admin)
         under_way = reassignments(admin) or {}

@@ -25,7 +25,7 @@ from tools.addresses import is_loopback
 from tools.admin.bootstrap import DEFAULT_RUN_DIRECTORY, NoBootstrapServer, client_listeners, read_properties
 from tools.cluster.broker_security import security_of
 from tools.cluster.fault_log import FAULT_LOG_NAME, FaultLog
-from tools.cluster.links.wiring import MARKER, BadWiring, BrokerPorts, LinksDirectory
+from tools.cluster.links.wiring import MARKER, BrokerPorts, LinksDirectory
 from tools.cluster.ports import LOCAL_HOST
 from tools.cluster.processes import ClusterError, ServerProcess
 from tools.cluster.secured.files import (
@@ -72,17 +72,6 @@ def local_profile(broker_count: int) -> dict[str, str]:
         "replica.lag.time.max.ms": "5000",
         "controlled.shutdown.retry.backoff.ms": "500",
     }
-
-
-def run_directory_zookeeper(run_directory: Path = DEFAULT_RUN_DIRECTORY) -> str | None:
-    """`host:port[/chroot]` of the ZooKeeper that the first broker of a run directory uses; None without one."""
-    links = LinksDirectory(run_directory / "links")
-    if links.exists():
-        with contextlib.suppress(BadWiring):
-            return links.zookeeper_connect
-    for path in sorted(run_directory.glob("broker-*/server.properties")):
-        return read_properties(path).get("zookeeper.connect")
-    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import logging
 from protocol.types import TopicPartition
 from protocol.zk.znodes import PartitionStateZNode
 from tools.cluster.health import ZnodeProblems
+from tools.cluster.zookeeper_place import ZooKeeperPlace
 from tools.cluster.zookeeper_view import ZooKeeperReader, ZooKeeperView
 
 CONNECT_TIMEOUT_S = 1.0
@@ -15,14 +16,14 @@ PAUSE_S = 0.5
 """Seconds between two reads. Only what both find is reported: a new topic has neither id nor states for a moment."""
 
 
-def find(zookeeper: str) -> ZnodeProblems:
-    """`zookeeper`: host:port[/chroot]. Raises AdminError if it does not answer."""
+def find(zookeeper: ZooKeeperPlace) -> ZnodeProblems:
+    """Raises AdminError if it does not answer."""
     logging.getLogger("protocol.zk").setLevel(logging.CRITICAL)
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
     return asyncio.run(_find(zookeeper))
 
 
-async def _find(zookeeper: str) -> ZnodeProblems:
+async def _find(zookeeper: ZooKeeperPlace) -> ZnodeProblems:
     reader = ZooKeeperReader(zookeeper, connect_timeout_s=CONNECT_TIMEOUT_S)
     try:
         await reader.open()

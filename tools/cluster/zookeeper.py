@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import glob
 import os
-import socket
 import time
 from collections.abc import Sequence
 from importlib import util
 from pathlib import Path
+from typing import NamedTuple
 
 from protocol.numbers import is_plain_number
+from protocol.tls import ClientTls
+from protocol.zk.access import BadAccess, ZooKeeperTls
+from protocol.zk.handshake import open_connection
 from tools.cluster import class_archive
 from tools.cluster.java import find_java
 from tools.cluster.ports import LOCAL_HOST
@@ -53,8 +56,7 @@ tickTime=500
 minSessionTimeout=1000
 maxSessionTimeout=60000
 dataDir=./data
-clientPortAddress={host}
-clientPort={port}
+{ports}
 maxClientCnxns=4096
 admin.enableServer=false
 4lw.commands.whitelist=srvr,ruok,stat,mntr,dump,cons
@@ -62,6 +64,20 @@ preAllocSize=4096
 autopurge.snapRetainCount=3
 autopurge.purgeInterval=1
 """
+
+PLAIN_PORT = """\
+clientPortAddress={host}
+clientPort={port}"""
+TLS_PORT = """\
+secureClientPortAddress={host}
+secureClientPort={port}
+serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory
+ssl.protocol=TLSv1.3
+ssl.keyStore.type=PEM
+ssl.keyStore.location={keystore}
+ssl.trustStore.type=PEM
+ssl.trustStore.location={truststore}"""
+"""Clients need a certificate: ssl.clientAuth is `need` by default."""
 
 LOGGING = """\
 status = error
@@ -79,6 +95,13 @@ appender.file.strategy.max = 4
 rootLogger.level = warn
 rootLogger.appenderRef.file.ref = file
 """
+
+
+class Stores(NamedTuple):
+    """PEM files of a ZooKeeper with TLS, as paths from its directory: its key with the certificate, and whom it trusts."""
+
+    keystore: str
+    truststore: str
 
 
 class ZooKeeperError(ExpectedError):
@@ -99,11 +122,14 @@ class EmbeddedZooKeeper:
     def exists(self) -> bool:
         return self.config_file.exists()
 
-    def create(self, port: int) -> None:
-        """Writes the configuration. Existing files are kept."""
+    def create(self, port: int, stores: Stores | None = None) -> None:
+        """Writes the configuration. Existing files are kept. With `stores`, the port has TLS, and there is none in the clear."""
         self.directory.mkdir(parents=True, exist_ok=True)
         if not self.config_file.exists():
-            write_anew(self.config_file, ZOO_CFG.format(host=LOCAL_HOST, port=port))
+            ports = PLAIN_PORT.format(host=LOCAL_HOST, port=port)
+            if stores is not None:
+                ports = TLS_PORT.format(host=LOCAL_HOST, port=port, **stores._asdict())
+            write_anew(self.config_file, ZOO_CFG.format(ports=ports))
         logging = self.directory / "log4j2.properties"
         if not logging.exists():
             write_anew(logging, LOGGING)
@@ -111,16 +137,33 @@ class EmbeddedZooKeeper:
     @property
     def address(self) -> tuple[str, int]:
         """Host and port from `zoo.cfg`. Raises ZooKeeperError."""
-        host, port = LOCAL_HOST, ""
-        for line in self.config_file.read_text(encoding="utf-8", errors="replace").splitlines():
-            key, _, value = line.partition("=")
-            if key.strip() == "clientPort":
-                port = value.strip()
-            elif key.strip() == "clientPortAddress":
-                host = value.strip()
+        settings = self._settings()
+        prefix = "clientPort" if "clientPort" in settings else "secureClientPort"
+        port = settings.get(prefix, "")
         if not is_plain_number(port):
             raise ZooKeeperError(f"{self.config_file} has no clientPort=<number>")
-        return host, int(port)
+        return settings.get(f"{prefix}Address", LOCAL_HOST), int(port)
+
+    def tls(self) -> ClientTls | None:
+        """How to reach the address: by the server's own certificate; None: in the clear. Raises ZooKeeperError."""
+        settings = self._settings()
+        if "clientPort" in settings:
+            return None
+        found = {"zookeeper.ssl.enabled.protocols": "TLSv1.2,TLSv1.3"}
+        for store in ("key", "trust"):
+            for part in ("location", "password", "type"):
+                value = settings.get(f"ssl.{store}Store.{part}", "")
+                if value and part == "location":
+                    value = str(self.directory / value)
+                found[f"zookeeper.ssl.{store}store.{part}"] = value
+        try:
+            return ZooKeeperTls(found)
+        except BadAccess as problem:
+            raise ZooKeeperError(f"{self.config_file}: {problem}") from None
+
+    def _settings(self) -> dict[str, str]:
+        lines = self.config_file.read_text(encoding="utf-8", errors="replace").splitlines()
+        return {key.strip(): value.strip() for key, _, value in (line.partition("=") for line in lines)}
 
     @property
     def connect(self) -> str:
@@ -164,7 +207,8 @@ class EmbeddedZooKeeper:
     def is_serving(self, timeout_s: float = 1.0) -> bool:
         """Whether it answers its `ruok` command."""
         try:
-            with socket.create_connection(self.address, timeout_s) as connection:
+            host, port = self.address
+            with open_connection((host, port), host, timeout_s, self.tls(), timeout_s) as connection:
                 connection.sendall(b"ruok")
                 return connection.recv(4) == b"imok"
         except OSError:

@@ -23,6 +23,7 @@ from protocol.zk.znodes import (
 )
 from tools.admin.bootstrap import addresses_of, resolves
 from tools.admin.config_values import BROKERS, ENTITY_DEFAULT, TOPICS, Entity
+from tools.cluster.zookeeper_place import ZooKeeperPlace
 from tools.failures import AdminError
 
 SESSION_TIMEOUT_MS = 10_000
@@ -64,14 +65,14 @@ class ZooKeeperView:
 class ZooKeeperReader:
     """Reads below a chroot. Call `open` first and `close` at the end."""
 
-    def __init__(self, hosts: str, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> None:
-        """`host:port[,host:port...][/chroot]`."""
+    def __init__(self, place: ZooKeeperPlace, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> None:
+        hosts = place.connect
         self._connect_timeout_s = connect_timeout_s
         addresses, slash, chroot = hosts.partition("/")
         self._hosts = hosts
         self._root = (slash + chroot).rstrip("/")
         # The session gets no chroot: it would create a missing one.
-        self._session = ZooKeeperSession(addresses, session_timeout_ms=SESSION_TIMEOUT_MS)
+        self._session = ZooKeeperSession(addresses, session_timeout_ms=SESSION_TIMEOUT_MS, access=place.access)
 
     async def open(self) -> None:
         """Raises AdminError if no ZooKeeper answers, or if it has no Kafka cluster there."""

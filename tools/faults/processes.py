@@ -17,6 +17,8 @@ from tools.cluster.links.rules import ZOOKEEPER, Rule
 from tools.cluster.local_cluster import ClusterError, LocalCluster
 from tools.cluster.run_directory import RunDirectory
 from tools.cluster.zookeeper import EmbeddedZooKeeper
+from tools.cluster.zookeeper_place import place_of_brokers
+from tools.failures import AdminError
 from tools.faults import full_disk
 from tools.faults.cluster import State
 from tools.faults.record import RECORD
@@ -57,19 +59,21 @@ class Broker:
 
     def expire_session(self) -> None:
         """Ends the broker's session. Only ZooKeeper tells the broker."""
-        address = _zookeeper(self.cluster).address
-        began = now_ms()
+        zookeeper, began = _zookeeper(self.cluster), now_ms()
         try:
             owner = asyncio.run(self._session_id())
             if owner is None:
                 raise ClusterError(f"broker {self.broker_id} is not registered, so it has no session")
-            expire_session(address, owner)
-        except (LookupError, OSError, ZkError) as problem:
+            expire_session(zookeeper.address, owner, zookeeper.tls())
+        except (AdminError, LookupError, OSError, ZkError) as problem:
             raise ClusterError(f"the session of broker {self.broker_id} was not ended: {problem}") from None
         self.cluster.fault_log.write("broker_session_ended", began, broker=self.broker_id)
 
     async def _session_id(self) -> int | None:
-        session = ZooKeeperSession(self.cluster.zookeeper_connect, session_timeout_ms=10_000)
+        place = place_of_brokers(self.cluster.directory)
+        if place is None:
+            return None
+        session = ZooKeeperSession(place.connect, session_timeout_ms=10_000, access=place.access)
         await session.start(10)
         try:
             stat = await session.exists(BrokerIdZNode.path(self.broker_id))

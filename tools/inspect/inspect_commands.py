@@ -20,8 +20,9 @@ from tools.admin.naming import (
     default_config,
     directory_option,
     zookeeper_option,
+    zookeeper_tls_option,
 )
-from tools.cluster.run_directory import run_directory_zookeeper
+from tools.cluster.zookeeper_place import ZooKeeperPlace, named_place, place_of_brokers
 from tools.cluster.zookeeper_view import ZooKeeperReader, ZooKeeperView, client_address
 from tools.failures import AdminError, errors_in_one_line
 from tools.inspect.broker_view import BrokerView, live_brokers, read_broker
@@ -49,6 +50,7 @@ inspect.add_command(conformance)
 
 @inspect.command()
 @zookeeper_option("the cluster's ZooKeeper; default: that of the cluster in --dir")
+@zookeeper_tls_option()
 @directory_option()
 @bootstrap_option("ask the brokers at these addresses; default: the addresses in ZooKeeper")
 @command_config_option()
@@ -64,6 +66,7 @@ inspect.add_command(conformance)
 @format_option
 def znodes(
     zookeeper: str | None,
+    zk_tls_config: Path | None,
     directory: Path | None,
     bootstrap_server: str | None,
     command_config: Path | None,
@@ -76,13 +79,19 @@ def znodes(
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
     if zookeeper is not None and directory is not None:
         raise click.UsageError("--zookeeper and --dir name a cluster each; give one of them")
+    if zk_tls_config is not None and zookeeper is None:
+        raise click.UsageError("--zk-tls-config-file is for --zookeeper")
     with errors_in_one_line():
         config = command_config or default_config(None if zookeeper else directory or DEFAULT_RUN_DIRECTORY)
         security = read_security(config, ignores_others=True)
-        zookeeper = zookeeper or run_directory_zookeeper(directory or DEFAULT_RUN_DIRECTORY)
-        if zookeeper is None:
+        place = (
+            place_of_brokers(directory or DEFAULT_RUN_DIRECTORY)
+            if zookeeper is None
+            else named_place(zookeeper, zk_tls_config)
+        )
+        if place is None:
             raise click.UsageError(f"missing --zookeeper: there is no cluster in {directory or DEFAULT_RUN_DIRECTORY}.")
-        view, rows = asyncio.run(look(zookeeper, bootstrap_server, topics or None, security))
+        view, rows = asyncio.run(look(place, bootstrap_server, topics or None, security))
     if output == "json":
         print_json(comparison_json(rows, view, differences_only=differences_only))
     else:
@@ -92,7 +101,10 @@ def znodes(
 
 
 async def look(
-    zookeeper: str, bootstrap_server: str | None, topics: Collection[str] | None, security: Security = PLAINTEXT
+    zookeeper: ZooKeeperPlace,
+    bootstrap_server: str | None,
+    topics: Collection[str] | None,
+    security: Security = PLAINTEXT,
 ) -> tuple[ZooKeeperView, list[Row]]:
     """ZooKeeper's view, and its comparison with the brokers. Reads both up to ATTEMPTS times, until they agree. Raises AdminError."""
     reader = ZooKeeperReader(zookeeper)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from tools.admin.naming import bootstrap_option, command_config_option, directory_option
+from tools.admin.naming import bootstrap_option, command_config_option, directory_option, zookeeper_tls_option
 from tools.failures import guarded
 from tools.numbers import DIRECTORY, IntRange
 from tools.replay.parameters import POSITIVE, WHOLE_YEAR_DAYS, flight_options
@@ -40,8 +40,16 @@ WEEK_A_MINUTE = 7.0 * 24 * 60
 @command_config_option("Properties file for --bootstrap-server: how to connect by TLS and SASL.")
 @click.option("--secure", is_flag=True, help="Start a cluster with TLS, users who log in, and ACLs.")
 @click.option("--zookeeper", help="Use this ZooKeeper (host:port[/chroot]) instead of starting one.")
+@zookeeper_tls_option("File with zookeeper.ssl.* settings, for --zookeeper; the brokers get them.")
 @guarded
-def demo(year: bool, days: int, start_day: datetime, command_config: Path | None, **options: Any) -> int:
+def demo(
+    year: bool,
+    days: int,
+    start_day: datetime,
+    command_config: Path | None,
+    zk_tls_config: Path | None,
+    **options: Any,
+) -> int:
     """Start a cluster, replay flights through it, kill a leader, and report what was lost (nothing)."""
     if command_config is not None and options["bootstrap_server"] is None:
         raise click.UsageError(
@@ -50,6 +58,10 @@ def demo(year: bool, days: int, start_day: datetime, command_config: Path | None
     if options["secure"] and options["bootstrap_server"] is not None:
         raise click.UsageError("--secure is for a cluster that the demo starts: without --bootstrap-server")
 
+    if zk_tls_config is not None and options["zookeeper"] is None:
+        raise click.UsageError("--zk-tls-config-file is for --zookeeper.")
+
+    from tools.cluster.zookeeper_place import settings_for_brokers
     from tools.replay.demo.demo import DemoOptions, run_demo
     from tools.wire.client_properties import read_security
 
@@ -58,6 +70,7 @@ def demo(year: bool, days: int, start_day: datetime, command_config: Path | None
             start_day=start_day.date(),
             days=WHOLE_YEAR_DAYS if year else days,
             security=read_security(command_config, []),
+            zookeeper_settings={} if zk_tls_config is None else settings_for_brokers(zk_tls_config),
             **options,
         )
     )

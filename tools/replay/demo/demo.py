@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 
@@ -67,6 +67,8 @@ class DemoOptions:
     """Whether a cluster that the demo makes is secured."""
     security: Security = PLAINTEXT
     """How to connect to `bootstrap_server`."""
+    zookeeper_settings: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What the brokers of a cluster that the demo makes need for `zookeeper`."""
 
 
 def run_demo(options: DemoOptions) -> int:
@@ -192,9 +194,10 @@ def start_cluster(options: DemoOptions, started: ExitStack) -> LocalCluster:
     started.callback(ClusterGuard(directory).stop)
     started.callback(cluster.stop)
     if not (directory / "broker-1").exists():
-        in_sync = {"min.insync.replicas": str(min(MIN_INSYNC_REPLICAS, options.brokers))}
+        in_sync = str(min(MIN_INSYNC_REPLICAS, options.brokers))
+        settings = {**options.zookeeper_settings, "min.insync.replicas": in_sync}
         zookeeper = own_chroot(options.zookeeper)
-        cluster.create(brokers=options.brokers, zookeeper=zookeeper, overrides=in_sync, secure=options.secure)
+        cluster.create(brokers=options.brokers, zookeeper=zookeeper, overrides=settings, secure=options.secure)
     elif options.secure and cluster.secured is None:
         raise ReplayError(f"--secure: {directory} has a cluster that is not secured; use another --dir")
     with timed(f"Starting ZooKeeper and {options.brokers} brokers under {directory}"):

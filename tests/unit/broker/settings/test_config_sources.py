@@ -25,6 +25,7 @@ from broker.settings.config import (
     throttled_replicas,
 )
 from broker.settings.config_sources import environment_key, parse_properties
+from broker.settings.zookeeper import access_of
 
 ENOUGH = "broker.id=1\nzookeeper.connect=localhost:2181\n"
 SOMEWHERE = {"KAFKA_LOG_DIRS": "/data"}
@@ -188,7 +189,10 @@ def test_every_setting_is_read_or_says_that_it_is_not() -> None:
                     read.add(token.string)
     read |= {attribute(key) for key in BROKER_KEY_OF.values()}  # as the default of a topic's own setting
     of_tls = {key for key in settings_of(BrokerConfig) if key.startswith("ssl.")}
-    read |= {attribute(key) for key in of_tls.union(SASL_OF_LISTENERS)}  # by key, in broker/settings/tls.py and sasl.py
+    of_tls |= {key for key in settings_of(BrokerConfig) if key.startswith("zookeeper.")}
+    read |= {
+        attribute(key) for key in of_tls.union(SASL_OF_LISTENERS)
+    }  # by key, in broker/settings/{tls,sasl,zookeeper}.py
     settings = [*settings_of(BrokerConfig).values(), *settings_of(TopicConfig).values()]
     without_effect = {each.name for each in settings if each.metadata["doc"].startswith("Without effect here")}
     assert {each.name for each in settings} - read == without_effect
@@ -216,7 +220,7 @@ def test_values_have_a_maximum_length() -> None:
 )
 def test_logins_at_zookeeper_that_cannot_be_used(text: str) -> None:
     with pytest.raises(ConfigError, match=r"zookeeper\.digest\.user and zookeeper\.digest\.password"):
-        load(f"\n{text}")
+        access_of(load(f"\n{text}").config)
 
 
 HALF = "\\uD800"

@@ -17,8 +17,9 @@ from tools.cluster.links.wiring import LinksDirectory
 from tools.cluster.local_cluster import ClusterError, LocalCluster
 from tools.cluster.log_parts import events_of
 from tools.cluster.ports import free_ports
-from tools.cluster.run_directory import ClientListener, run_directory_zookeeper
+from tools.cluster.run_directory import ClientListener
 from tools.cluster.views import cluster_json
+from tools.cluster.zookeeper_place import ZooKeeperPlace, place_of_brokers
 
 REPOSITORY = Path(__file__).resolve().parents[4]
 TIMEOUT_S = 30
@@ -311,7 +312,8 @@ def test_links_are_for_brokers_only(cluster: LocalCluster, zookeeper: str) -> No
         assert properties["zookeeper.connect"] == f"127.0.0.1:{link.port}/chroot"
         assert link.addresses == (zookeeper,)
     assert len(set(taken)) == len(taken)
-    assert cluster.zookeeper_connect == run_directory_zookeeper(cluster.directory) == f"{zookeeper}/chroot"
+    assert cluster.zookeeper_connect == f"{zookeeper}/chroot"
+    assert place_of_brokers(cluster.directory) == ZooKeeperPlace(f"{zookeeper}/chroot")
     assert run_directory_endpoints(cluster.directory) == [cluster.address(1), cluster.address(2)]
 
 

@@ -98,6 +98,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
             start=lambda *, partitions: setattr(made.zookeeper, "is_running", True),
             wait_ready=lambda _: None,
             address=("127.0.0.1", 1),
+            tls=lambda: None,
         ),
     )
     monkeypatch.setattr(full_disk, "fill", lambda *_: None)
