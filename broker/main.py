@@ -152,6 +152,7 @@ class Broker:
             filter(self._listeners.uses_tls, self._listeners.bound),
             self._certificates_changed,
             self._listeners.uses_sasl,
+            (self._listeners.inter_broker, self._listeners.control_plane),
         )
         self._sasl = BrokerSasl(
             config,
@@ -392,7 +393,10 @@ class Broker:
         await asyncio.gather(*(keys.start() for keys in self._token_keys.values()))
         await self._zk.start(self._config.zookeeper_connection_timeout_ms / 1000)
         await self._despite_losses(lambda: registration.prepare_paths(self._zk))
+        await self._despite_losses(self._configs.encode_secrets_anew)
         await self._despite_losses(self._configs.start)
+        await self._tls.load(self._configs.layers.effective)
+        self._configs.on_tls = self._tls.take
         if self._acls is not None:
             await self._despite_losses(self._acls.start)
         if self._token_store is not None:
@@ -443,7 +447,7 @@ class Broker:
             fetches=self._replicas.fetches,
             topic_admin=TopicAdmin(config, self._zk, self._metadata, self._machine.random.randrange),
             configs=self._configs,
-            config_admin=ConfigAdmin(config.broker_id, self._zk, self._metadata, self._configs),
+            config_admin=ConfigAdmin(config.broker_id, self._zk, self._metadata, self._configs, self._tls.check),
             scram_admin=ScramAdmin(self._zk, self._configs),
             quota_admin=QuotaAdmin(self._zk, self._configs, resolves),
             quotas=self._quotas,

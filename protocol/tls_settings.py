@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import os
 import ssl
+import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Generic, TypeVar
 
 from protocol.tls import (
@@ -73,10 +74,9 @@ class TlsSettings(ABC):
         for store in PARTS:
             if path := self.value(f"ssl.{store}.location"):
                 try:
-                    with Path(path).open("rb") as file:
-                        digest.update(hashlib.sha256(file.read(FILE_BYTES_MAX)).digest())
+                    digest.update(hashlib.sha256(_start_of(path)).digest())
                 except (OSError, ValueError) as problem:
-                    digest.update(str(problem).encode())
+                    digest.update(str(problem).encode("utf-8", "surrogatepass"))
         return digest.digest()
 
     def limit(self, context: ssl.SSLContext) -> None:
@@ -232,8 +232,7 @@ class TlsSettings(ABC):
             of_key = self.name("ssl.key.password")
             raise self.wrong(password, f"a PEM file has no password; that of an encrypted key is {of_key}")
         try:
-            with Path(path).open("rb") as file:
-                data = file.read(FILE_BYTES_MAX + 1)
+            data = _start_of(path)
         except (OSError, ValueError) as problem:
             raise self.wrong(key, f"{path}: {getattr(problem, 'strerror', None) or problem}") from None
         if len(data) > FILE_BYTES_MAX:
@@ -243,6 +242,15 @@ class TlsSettings(ABC):
     def _shown(self, key: str) -> str:
         """What an error may say of the place: the file, or nothing of an inline text."""
         return self.value(key) if key.endswith(".location") else "the text"
+
+
+def _start_of(path: str) -> bytes:
+    """At most FILE_BYTES_MAX bytes and one more. Raises OSError, and ValueError for what is no file: a pipe might never end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError("it is no file")
+        return file.read(FILE_BYTES_MAX + 1)
 
 
 class Followed(Generic[Read]):
@@ -256,9 +264,20 @@ class Followed(Generic[Read]):
         # Before the first reading: a file that changes in between is read again.
         self._seen = digest()
         self.current = read()
+        self._looking = asyncio.Lock()
 
     async def read_again(self) -> bool:
         """Takes what the files have now. Returns whether that is something new. What cannot be used is logged, and the earlier stays."""
+        async with self._looking:
+            return await self._look()
+
+    async def read_by(self, digest: Callable[[], bytes], read: Callable[[], Read]) -> bool:
+        """As `read_again`, with other files or settings from now on."""
+        async with self._looking:
+            self._digest, self._read, self._seen = digest, read, b""
+            return await self._look()
+
+    async def _look(self) -> bool:
         seen = await asyncio.to_thread(self._digest)
         if seen == self._seen:
             return False

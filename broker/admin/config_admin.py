@@ -14,11 +14,11 @@ from enum import IntEnum
 from functools import partial
 from typing import NamedTuple
 
-from broker.admin.config_changes import Change, changed
+from broker.admin.config_changes import Change, changed, check_for_all_brokers
 from broker.admin.topic_admin import ZOOKEEPER_WAIT_MAX_S, check_topic_name
 from broker.cluster.metadata_cache import MetadataCache
 from broker.process.announced_writes import NoGuard, write_announced
-from broker.settings.config import BrokerConfig, TopicConfig
+from broker.settings.config import BrokerConfig, ConfigError, TopicConfig, is_tls_of_listener
 from broker.settings.config_layers import DescribedSetting, believable
 from broker.settings.dynamic_configs import BROKERS, TOPICS, DynamicConfigs
 from protocol.errors import ErrorCode, KafkaError
@@ -84,7 +84,16 @@ def _does_not_exist(topic: str) -> KafkaError:
 class ConfigAdmin:
     """`own_id` is this broker's id."""
 
-    def __init__(self, own_id: int, zk: ZooKeeperSession, metadata: MetadataCache, configs: DynamicConfigs) -> None:
+    def __init__(
+        self,
+        own_id: int,
+        zk: ZooKeeperSession,
+        metadata: MetadataCache,
+        configs: DynamicConfigs,
+        check_tls: Callable[[BrokerConfig, Collection[str]], Awaitable[None]] | None = None,
+    ) -> None:
+        """`check_tls` raises ConfigError if a broker with these settings could not serve the listeners of these keys as before."""
+        self._check_tls = check_tls
         self._own_id = own_id
         self._zk = zk
         self._metadata = metadata
@@ -191,14 +200,41 @@ class ConfigAdmin:
         def decide(current: Mapping[str, str]) -> dict[str, str]:
             return changed(entity.config, {} if replaces_all else current, changes, effective)
 
-        decide({})  # reports errors in the request itself even without ZooKeeper
+        if resource.kind == ResourceType.BROKER and not resource.name:
+            check_for_all_brokers(changes)
+        plain = decide({})  # reports errors in the request itself even without ZooKeeper
+        try:
+            encoded = await self._configs.secrets.encoded(plain) if entity.config is BrokerConfig else {}
+        except ConfigError as problem:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, str(problem)) from None
+        named = {change.key for change in changes}
+
+        async def vetted(current: Mapping[str, str]) -> dict[str, str]:
+            result = decide(current)
+            result |= {key: text for key, text in encoded.items() if key in result}
+            await self._vet(entity, current, result, named)
+            return result
+
         if entity.guard is not None and await self._zk.exists(entity.guard) is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {resource.name!r} does not exist")
         if validate_only:
-            decide((await self._read(entity))[0])
+            await vetted((await self._read(entity))[0])
             return
-        await self._zk.repeated(partial(self._write, entity, decide), ZOOKEEPER_WAIT_MAX_S)
+        await self._zk.repeated(partial(self._write, entity, vetted), ZOOKEEPER_WAIT_MAX_S)
         await self._zk.repeated(partial(self._configs.read_again, entity.entity_path), ZOOKEEPER_WAIT_MAX_S)
+
+    async def _vet(
+        self, entity: _Entity, current: Mapping[str, str], result: Mapping[str, str], named: Collection[str]
+    ) -> None:
+        """Whether this broker could use the settings of TLS in `result`, if some differ, or the request names some. Raises KafkaError."""
+        keys = {key for key in current.keys() | result.keys() if current.get(key) != result.get(key)} | set(named)
+        of_tls = set(filter(is_tls_of_listener, keys))
+        if entity.entity_path != f"{BROKERS}/{self._own_id}" or self._check_tls is None or not of_tls:
+            return
+        try:
+            await self._check_tls(await self._configs.effective_with(result), of_tls)
+        except ConfigError as problem:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, str(problem)) from None
 
     def _entity(self, resource: Resource) -> _Entity:
         kind, name = resource
@@ -228,7 +264,7 @@ class ConfigAdmin:
             log.warning("%s cannot be read and is overwritten: %s", entity.path, error)
             return {}, stat.version
 
-    async def _write(self, entity: _Entity, decide: Callable[[Mapping[str, str]], dict[str, str]]) -> None:
+    async def _write(self, entity: _Entity, decide: Callable[[Mapping[str, str]], Awaitable[dict[str, str]]]) -> None:
         """Writes conditional on the version that was read, and retries. A topic that is deleted meanwhile gets no settings.
 
         May be called again after a lost answer: the same changes, made twice, give the same settings, and are announced twice.
@@ -236,7 +272,7 @@ class ConfigAdmin:
         announcement = ConfigChangeZNode.announcement(entity.entity_path)
         for _ in range(WRITE_ATTEMPTS):
             current, version = await self._read(entity)
-            data = ConfigZNode.encode(decide(current))
+            data = ConfigZNode.encode(await decide(current))
             write: Op = CreateOp(entity.path, data) if version is None else SetOp(entity.path, data, version)
             try:
                 await write_announced(self._zk, write, announcement, guard=entity.guard)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from broker.settings.config import (
     LIMITS_OF_LISTENERS,
+    TLS_OF_LISTENERS,
     BrokerConfig,
     ConfigError,
     TopicConfig,
@@ -21,7 +22,14 @@ from broker.settings.config import (
     parse_value,
     settings_of,
 )
-from broker.settings.config_layers import THREAD_KEYS, believable, config_text, is_dynamic, is_list
+from broker.settings.config_layers import (
+    THREAD_KEYS,
+    believable,
+    config_text,
+    is_dynamic,
+    is_list,
+    is_of_one_broker,
+)
 from broker.settings.config_sources import ACCEPTED_WITHOUT_EFFECT, SYNONYMS
 from protocol.errors import ErrorCode, KafkaError
 
@@ -121,11 +129,23 @@ def check_request(changes: Sequence[Change]) -> None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{key}: missing value; use DELETE to reset it")
 
 
+def check_for_all_brokers(changes: Sequence[Change]) -> None:
+    """Raises KafkaError for a setting that only a single broker can have."""
+    for key, operation, _ in changes:
+        if operation != Operation.DELETE and is_of_one_broker(key):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{key} cannot be set for all brokers: name the broker's id")
+
+
 def check_key(config: type, key: str) -> None:
     """Raises KafkaError for an unknown key, or a key that cannot change while a broker runs."""
     if config is BrokerConfig:
         if is_dynamic(key):
             return
+        if key in TLS_OF_LISTENERS:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"{key} can change for one listener only, while a broker runs: listener.name.<listener>.{key}",
+            )
         if key_of_all(key) in settings_of(config) or key in SYNONYMS or key in ACCEPTED_WITHOUT_EFFECT:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, f"{key} cannot change while a broker runs: set it in server.properties"

@@ -13,6 +13,7 @@ from functools import cache, cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any
 
+from broker.settings.password_encoder import CBC, CIPHERS, ITERATIONS_MAX, KEY_FACTORIES, KEY_LENGTHS
 from protocol.numbers import BLANKS, decimal_number, is_plain_number, whole_number
 from protocol.plain_text import shortened
 
@@ -178,6 +179,12 @@ def super_users_in(text: str) -> frozenset[str]:
     return users
 
 
+def key_length(text: str) -> None:
+    """Of AES, the only kind of cipher for passwords here."""
+    if whole_number(text) not in KEY_LENGTHS:
+        raise ConfigError(f"{text!r}: expected {', '.join(map(str, KEY_LENGTHS))}")
+
+
 def setting(
     default: Any,
     *,
@@ -297,8 +304,32 @@ class BrokerConfig:
         "DEFAULT",
         doc="how the subject of a client's certificate becomes its name: DEFAULT, RULE:pattern/replacement/[LU]",
     )
-    ssl_of_listeners: Mapping[str, str] = field(default_factory=dict, repr=False)
+    ssl_allow_dn_changes: bool = setting(
+        False, doc="whether a new certificate may have another subject, when the settings change while the broker runs"
+    )
+    ssl_allow_san_changes: bool = setting(
+        False, doc="whether a new certificate may lack names that the present one has, likewise"
+    )
+    ssl_of_listeners: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """The settings above of single listeners: their keys with the prefix."""
+
+    # dynamic settings of the type PASSWORD, in ZooKeeper
+    password_encoder_secret: str = setting(
+        "", is_secret=True, doc="the secret by which dynamic passwords of this broker are encrypted in ZooKeeper"
+    )
+    password_encoder_old_secret: str = setting(
+        "", is_secret=True, doc="the secret before: what is encrypted by it is encrypted anew when the broker starts"
+    )
+    password_encoder_keyfactory_algorithm: str = setting(
+        "", choices=("", *KEY_FACTORIES), doc="how the key follows from the secret; empty: PBKDF2WithHmacSHA512"
+    )
+    password_encoder_cipher_algorithm: str = setting(CBC, choices=CIPHERS, doc="how dynamic passwords are encrypted")
+    password_encoder_key_length: int = setting(
+        128, minimum=8, maximum=INT_MAX, check=key_length, doc="of the key, in bits"
+    )
+    password_encoder_iterations: int = setting(
+        4096, minimum=1024, maximum=ITERATIONS_MAX, doc="how often the key is computed on; more takes longer"
+    )
 
     # SASL; the prefix sets these for one listener
     sasl_enabled_mechanisms: str = setting(
@@ -871,6 +902,23 @@ LIMITS_OF_LISTENERS = frozenset({MAX_CONNECTION_CREATION_RATE})
 """Settings that may have the prefix, and may change while the broker runs."""
 
 
+TLS_OF_LISTENERS = frozenset(
+    {
+        "ssl.key.password",
+        "ssl.keystore.certificate.chain",
+        "ssl.keystore.key",
+        "ssl.keystore.location",
+        "ssl.keystore.password",
+        "ssl.keystore.type",
+        "ssl.truststore.certificates",
+        "ssl.truststore.location",
+        "ssl.truststore.password",
+        "ssl.truststore.type",
+    }
+)
+"""Settings of TLS that may change while the broker runs, with the prefix, for one broker (`SslConfigs.RECONFIGURABLE_CONFIGS`)."""
+
+
 def key_of_all(key: str) -> str:
     """`ssl.keystore.location` for `listener.name.internal.ssl.keystore.location`; other keys as they are."""
     if key.startswith(LISTENER_PREFIX):
@@ -900,6 +948,11 @@ def limit_of_listener(config: BrokerConfig, listener: str, key: str) -> int:
 def is_limit_of_listener(key: str) -> bool:
     """Whether this is one of LIMITS_OF_LISTENERS, with the prefix."""
     return key not in LIMITS_OF_LISTENERS and key_of_all(key) in LIMITS_OF_LISTENERS
+
+
+def is_tls_of_listener(key: str) -> bool:
+    """Whether this is one of TLS_OF_LISTENERS, with the prefix."""
+    return key not in TLS_OF_LISTENERS and key_of_all(key) in TLS_OF_LISTENERS
 
 
 def is_secret(key: str) -> bool:

@@ -19,11 +19,14 @@ from broker.settings.config import (
     INT_MAX,
     LONG_MAX,
     SHORT_MAX,
+    TLS_OF_LISTENERS,
     BrokerConfig,
     ConfigError,
     TopicConfig,
     attribute,
     is_limit_of_listener,
+    is_secret,
+    is_tls_of_listener,
     key_of_all,
     parse_broker_value,
     parse_value,
@@ -178,8 +181,11 @@ class ConfigLayers:
     def __post_init__(self) -> None:
         dynamic = {**self.cluster, **self.own}
         values = {attribute(key): parse_broker_value(key, text) for key, text in dynamic.items() if key in _KNOWN}
-        limits = {key: parse_broker_value(key, text) for key, text in dynamic.items() if key not in _KNOWN}
+        of_listeners = {key: parse_broker_value(key, text) for key, text in dynamic.items() if key not in _KNOWN}
+        limits = {key: value for key, value in of_listeners.items() if is_limit_of_listener(key)}
+        tls = {key: value for key, value in of_listeners.items() if is_tls_of_listener(key)}
         values["limits_of_listeners"] = {**self.static.limits_of_listeners, **limits}
+        values["ssl_of_listeners"] = {**self.static.ssl_of_listeners, **tls}
         object.__setattr__(self, "effective", replace(self.static, **values))
 
     def describe_broker(self) -> Iterator[DescribedSetting]:
@@ -195,10 +201,10 @@ class ConfigLayers:
             yield _described(spec, key, value or _unset(spec), source, synonyms)
             for older in OLDER_KEYS.get(key, ()):
                 yield self._older_setting(key, older)
-        for key in sorted(self.effective.limits_of_listeners):
+        of_listeners: dict[str, Any] = {**self.effective.limits_of_listeners, **self.effective.ssl_of_listeners}
+        for key in sorted(of_listeners):
             synonyms = self._layers_of((key, key_of_all(key)), key)
-            value = str(self.effective.limits_of_listeners[key])
-            yield _described(_spec(key), key, value, synonyms[0].source, synonyms)
+            yield _described(_spec(key), key, config_text(of_listeners[key]), synonyms[0].source, synonyms)
 
     def _older_setting(self, key: str, older: str) -> DescribedSetting:
         synonyms = self._layers_of((key, *OLDER_KEYS[key]), older)
@@ -252,7 +258,8 @@ class ConfigLayers:
     def _static_text(self, key: str) -> str | None:
         spec = settings_of(BrokerConfig).get(key)
         if spec is None:
-            return self.given.get(key)
+            own = self.static.ssl_of_listeners.get(key)
+            return self.given.get(key) if own is None else config_text(own)
         value = getattr(self.static, spec.name)
         from_older = any(older in self.given for older in OLDER_KEYS.get(key, ()))
         if key in self.given or (value != spec.default and not from_older):
@@ -270,7 +277,12 @@ def _spec(key: str) -> Any:
 
 def is_dynamic(key: str) -> bool:
     """Whether this setting of a broker may change while it runs."""
-    return key in DYNAMIC_BROKER_KEYS or is_limit_of_listener(key)
+    return key in DYNAMIC_BROKER_KEYS or is_limit_of_listener(key) or is_tls_of_listener(key)
+
+
+def is_of_one_broker(key: str) -> bool:
+    """Whether this setting cannot be one of all brokers (`DynamicBrokerConfig.PerBrokerConfigs`)."""
+    return is_tls_of_listener(key)
 
 
 def _default_text(key: str) -> str | None:
@@ -318,7 +330,8 @@ def believable(
             parsed = parse_broker_value(key, text) if config is BrokerConfig else parse_value(config, key, text)
             usable[key] = config_text(parsed)
         except ConfigError as error:
-            remedy = f"the earlier value {earlier[key]} stays" if key in earlier else "the setting is ignored"
+            shown = "" if is_secret(key) else f" {earlier.get(key)}"
+            remedy = f"the earlier value{shown} stays" if key in earlier else "the setting is ignored"
             complaints.append(f"{entity}: {error}: {remedy}")
             if key in earlier:
                 usable[key] = earlier[key]
@@ -338,7 +351,7 @@ def _described(
     documentation = spec.metadata["doc"]
     if is_broker_key and not documentation and key in TOPIC_KEY_OF:
         documentation = settings_of(TopicConfig)[TOPIC_KEY_OF[key]].metadata["doc"]
-    is_read_only = is_broker_key and key not in DYNAMIC_BROKER_KEYS
+    is_read_only = is_broker_key and key not in DYNAMIC_BROKER_KEYS | TLS_OF_LISTENERS
     is_secret = bool(spec.metadata["is_secret"])
     if is_secret:
         value, synonyms = None, tuple(synonym._replace(value=None) for synonym in synonyms)

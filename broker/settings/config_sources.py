@@ -174,7 +174,7 @@ def _build(settings: Iterable[Setting], warnings: list[str]) -> LoadedConfig:
     values: dict[str, Any] = {}
     scaled: dict[str, Any] = {}
     given: dict[str, str] = {}
-    ssl_of_listeners: dict[str, str] = {}
+    ssl_of_listeners: dict[str, Any] = {}
     sasl_of_listeners: dict[str, int | str] = {}
     limits_of_listeners: dict[str, int] = {}
     jaas: dict[str, str] = {}

@@ -6,20 +6,24 @@ A change is written to `/config/...` and then announced by a child of `/config/c
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 
 from broker.process.announcements import Announcements
 from broker.process.clock import Clock
 from broker.process.event_log import EventLog
 from broker.settings.config import BrokerConfig
-from broker.settings.config_layers import ConfigLayers, believable
+from broker.settings.config_layers import ConfigLayers, believable, is_of_one_broker
 from broker.settings.entity_configs import EntityConfigs, decoded, is_entity
+from broker.settings.stored_secrets import StoredSecrets, without_secrets
 from protocol.topic_names import is_valid_topic_name, shown
 from protocol.zk.entity_names import DEFAULT
 from protocol.zk.session import (
+    BadVersion,
     ConnectionLoss,
+    NoNode,
     SessionExpired,
     ZkError,
     ZooKeeperSession,
@@ -30,6 +34,7 @@ log = logging.getLogger(__name__)
 
 TOPICS = "topics"
 BROKERS = "brokers"
+WRITE_ATTEMPTS = 20
 NOTHING_GIVEN: Mapping[str, str] = MappingProxyType({})
 
 TopicOverrides = Mapping[str, str]
@@ -49,6 +54,9 @@ class DynamicConfigs:
         """`given`: the texts from which `static` was read."""
         self.layers = ConfigLayers(static, given=given)
         self.on_broker_config: Callable[[BrokerConfig], None] = lambda config: None
+        self.on_tls: Callable[[BrokerConfig], Awaitable[None]] | None = None
+        """Takes the settings of TLS whenever those of brokers were read, also if none has changed: a file may have."""
+        self.secrets = StoredSecrets(static)
         self.on_topic_configs: Callable[[Mapping[str, TopicOverrides]], None] = lambda overrides: None
         self.of_clients = EntityConfigs(zk)
         """The settings of users, client ids and addresses."""
@@ -59,6 +67,7 @@ class DynamicConfigs:
         decoders = {ConfigChangeZNode.PARENT: ConfigChangeZNode.decode}
         self._announcements = Announcements(zk, clock, self, decoders, "settings")
         self._changed_during_load: list[set[str]] = []
+        self._reading_layers = asyncio.Lock()
 
     # -- following the changes ------------------------------------------------------------------------------------
 
@@ -154,22 +163,77 @@ class DynamicConfigs:
 
     # -- brokers --------------------------------------------------------------------------------------------------
 
-    async def _read_broker_layers(self) -> None:
-        paths = [ConfigZNode.path(BROKERS, name) for name in (DEFAULT, self._own_name)]
-        nodes = await self._zk.get_many(paths)
-        before = self.layers
-        cluster = _usable_layer("all brokers", nodes[0][0] if nodes[0] is not None else None, before.cluster)
-        own = _usable_layer(f"broker {self._own_name}", nodes[1][0] if nodes[1] is not None else None, before.own)
-        if (cluster, own) == (before.cluster, before.own):
+    async def encode_secrets_anew(self) -> None:
+        """Encrypts what `password.encoder.old.secret` still reads by the present secret (`maybeReEncodePasswords`), before `start`.
+
+        Raises ZkError, and ConfigError without a present secret. After a lost answer it may be called again.
+        """
+        path = ConfigZNode.path(BROKERS, self._own_name)
+        for _ in range(WRITE_ATTEMPTS):
+            try:
+                data, stat = await self._zk.get(path)
+            except NoNode:
+                return
+            found = decoded(f"broker {self._own_name}", data)
+            changed = await self.secrets.encoded_anew(found or {})
+            if found is None or not changed:
+                return
+            try:
+                # Not announced: the settings are the same, and only this broker can read them.
+                await self._zk.set(path, ConfigZNode.encode({**found, **changed}), stat.version)
+            except (BadVersion, NoNode):
+                continue
+            log.info("encrypted by password.encoder.secret, no longer by the old one: %s", ", ".join(sorted(changed)))
             return
-        self.layers = ConfigLayers(before.static, cluster, own, before.given)
-        self._events.write("broker_config", own=own, cluster=cluster)
-        log.info("settings of all brokers are now %s, those of this one %s", cluster, own)
-        self.on_broker_config(self.layers.effective)
+        raise ZkError(f"{path} keeps changing")
+
+    async def effective_with(self, own: Mapping[str, str]) -> BrokerConfig:
+        """The settings that would count if this broker's node had those of `own`."""
+        readable, _ = await self.secrets.decoded(own)
+        layers = self.layers
+        usable, _ = believable(BrokerConfig, readable, {}, f"broker {self._own_name}")
+        return ConfigLayers(layers.static, layers.cluster, usable, layers.given).effective
+
+    async def _read_broker_layers(self) -> None:
+        # One after the other: what is read later is taken later, although secrets are decrypted in between.
+        async with self._reading_layers:
+            paths = [ConfigZNode.path(BROKERS, name) for name in (DEFAULT, self._own_name)]
+            nodes = await self._zk.get_many(paths)
+            of_all, of_this = (node[0] if node is not None else None for node in nodes)
+            before = self.layers
+            cluster = _usable("all brokers", _of_all_brokers(of_all), before.cluster)
+            own = await self._usable_own(of_this, before.own)
+            if (cluster, own) != (before.cluster, before.own):
+                self.layers = ConfigLayers(before.static, cluster, own, before.given)
+                shown = without_secrets(own)
+                self._events.write("broker_config", own=shown, cluster=cluster)
+                log.info("settings of all brokers are now %s, those of this one %s", cluster, shown)
+                self.on_broker_config(self.layers.effective)
+            if self.on_tls is not None:
+                await self.on_tls(self.layers.effective)
+
+    async def _usable_own(self, data: bytes | None, earlier: Mapping[str, str]) -> dict[str, str]:
+        entity = f"broker {self._own_name}"
+        found = decoded(entity, data)
+        if found is None:
+            return dict(earlier)
+        readable, complaints = await self.secrets.decoded(found)
+        for complaint in complaints:
+            log.error("%s: %s, and is ignored", entity, complaint)
+        return _usable(entity, readable, earlier)
 
 
-def _usable_layer(entity: str, data: bytes | None, earlier: Mapping[str, str]) -> dict[str, str]:
-    found = decoded(entity, data)
+def _of_all_brokers(data: bytes | None) -> dict[str, str] | None:
+    found = decoded("all brokers", data)
+    if found is None:
+        return None
+    for key in [key for key in found if is_of_one_broker(key)]:
+        del found[key]
+        log.warning("all brokers: %s can be set for one broker only, and is ignored", key)
+    return found
+
+
+def _usable(entity: str, found: Mapping[str, str] | None, earlier: Mapping[str, str]) -> dict[str, str]:
     if found is None:
         return dict(earlier)
     usable, complaints = believable(BrokerConfig, found, earlier, entity)

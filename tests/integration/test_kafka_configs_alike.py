@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from broker.settings.config import TLS_OF_LISTENERS
 from broker.settings.config_layers import ABSENT_UNLESS_SET, DYNAMIC_BROKER_KEYS
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
@@ -95,6 +96,10 @@ CHANGES = [  # One that is taken is the last of its key: Kafka applies it a mome
     ("listener.name.plaintext.max.connection.creation.rate", "many"),
     ("listener.name.plaintext.max.connection.creation.rate", "2000"),
     ("listener.name.other.max.connection.creation.rate", "3000"),
+    ("ssl.keystore.location", "/no/such"),
+    ("listener.name.plaintext.ssl.keystore.location", "/no/such"),
+    ("listener.name.plaintext.ssl.keystore.type", "PEM"),
+    ("listener.name.plaintext.ssl.key.password", "there is no password.encoder.secret"),
 ]
 TOPIC_CHANGES = [
     ("message.format.version", "0.10.2"),
@@ -194,7 +199,9 @@ def both(kafka_tools: KafkaTools, tmp_path_factory: pytest.TempPathFactory) -> I
 def test_the_page_has_every_dynamic_setting_of_kafka(both: tuple[Seen, Seen]) -> None:
     page = {name: here for names, here in ROW.findall(PAGE.read_text()) for name in re.findall(r"`(\S+)`", names)}
     assert page.keys() == {key for key, row in both[0].broker.items() if not row.is_read_only}
-    assert {key for key, here in page.items() if here == "dynamic"} == DYNAMIC_BROKER_KEYS - OWN - ABSENT_UNLESS_SET
+    assert {key for key, here in page.items() if here == "dynamic"} == (
+        DYNAMIC_BROKER_KEYS - OWN - ABSENT_UNLESS_SET | TLS_OF_LISTENERS
+    )
 
 
 def test_what_both_describe_of_a_broker_is_the_same(both: tuple[Seen, Seen]) -> None:
@@ -203,7 +210,9 @@ def test_what_both_describe_of_a_broker_is_the_same(both: tuple[Seen, Seen]) -> 
     common = kafkas.keys() & ours.keys() - OTHERWISE
     assert len(common) > 100
     for key in common:
-        if key.startswith(("ssl.", "sasl.")):  # docs/CONFIGS.md says why they are not dynamic here
+        if (
+            key.startswith(("ssl.", "sasl.")) and key not in TLS_OF_LISTENERS
+        ):  # docs/CONFIGS.md says why they are not dynamic here
             kafkas[key] = kafkas[key]._replace(is_read_only=True)
     assert {key: (ours[key], kafkas[key]) for key in common if ours[key] != kafkas[key]} == {}
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +24,8 @@ from tests.support.secured import create, hands_leaderships_over, more_listeners
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.log_parts import events_of
+from tools.cluster.ports import free_ports
+from tools.cluster.processes import ClusterError
 
 pytestmark = pytest.mark.integration
 
@@ -262,3 +265,121 @@ def test_a_changed_certificate_is_read_again_and_connections_stay(
         assert len(kept.recv(4)) == 4
     events = events_of(cluster.broker_directory(1) / "events.jsonl")
     assert {row["listener"] for row in events if row["kind"] == "certificates_changed"} >= {"PLAINTEXT"}
+
+
+# -- settings that change while the broker runs (KIP-226) -----------------------------------------------------------------
+
+
+OF_EXTERNAL = "listener.name.external.ssl."
+
+
+class Dynamic(NamedTuple):
+    """A broker with a listener of TLS beside that of brokers."""
+
+    cluster: LocalCluster
+    port: int
+    clear: int
+    """The port of its listener in the clear."""
+    made: Certificates
+
+    def alter(self, changes: Mapping[str, str | None], name: str = "1") -> tuple[ErrorCode, str]:
+        """The answer to IncrementalAlterConfigs, at the listener in the clear."""
+        rows = [
+            {"name": f"{OF_EXTERNAL}{key}", "config_operation": int(value is None), "value": value}
+            for key, value in changes.items()
+        ]
+        body = {
+            "resources": [{"resource_type": 4, "resource_name": name, "configs": rows}],
+            "validate_only": False,
+        }
+        with Wire(self.clear) as wire:
+            (answer,) = wire.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, body).responses
+        return ErrorCode(answer.error_code), answer.error_message or ""
+
+    def connect(self) -> ssl.SSLSocket:
+        plain = socket.create_connection(("127.0.0.1", self.port))
+        return ssl.create_default_context(cafile=str(self.made.authority)).wrap_socket(
+            plain, server_hostname="127.0.0.1"
+        )
+
+    def serial_number(self) -> str:
+        """Of the certificate that a new connection sees."""
+        with self.connect() as encrypted:
+            found = encrypted.getpeercert()
+        assert found is not None
+        return str(found["serialNumber"])
+
+    def sees(self, number: str) -> bool:
+        try:
+            return self.serial_number() == number
+        except ConnectionError:
+            return False
+
+
+@pytest.fixture
+def dynamic(made: Certificates, new_cluster: ClusterFactory) -> Dynamic:
+    (port,) = free_ports(1)
+    settings = {
+        **CALM,
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,EXTERNAL:SSL",
+        f"{OF_EXTERNAL}keystore.type": "PEM",
+        f"{OF_EXTERNAL}keystore.location": str(made.broker),
+        "password.encoder.secret": "the-secret-of-passwords",
+    }
+    cluster = new_cluster(brokers=1, overrides=settings, own_properties=more_listeners({"EXTERNAL": {1: port}}))
+    properties = (cluster.broker_directory(1) / "server.properties").read_text()
+    clear = re.findall(r"PLAINTEXT://127\.0\.0\.1:(\d+)", properties)[-1]
+    return Dynamic(cluster, port, int(clear), made)
+
+
+def test_a_new_certificate_by_a_setting_is_shown_at_once_and_connections_stay(dynamic: Dynamic) -> None:
+    made, before = dynamic.made, dynamic.serial_number()
+    encrypted = made.with_encrypted_key(made.next_of_broker("next"))
+    with dynamic.connect() as kept:
+        for changes, reason in (
+            ({"keystore.location": "/no/such"}, "/no/such: No such file"),
+            ({"keystore.location": str(encrypted), "key.password": "WRONG-ONE"}, "ssl.key.password is wrong"),
+            (
+                {"keystore.location": str(made.next_of_broker("other", "/CN=other"))},
+                "the subject of the certificate is CN=other",
+            ),
+        ):
+            code, message = dynamic.alter(changes)
+            assert (code, dynamic.serial_number()) == (ErrorCode.INVALID_REQUEST, before)
+            assert reason in message
+            assert "WRONG-ONE" not in message
+        assert dynamic.alter({"keystore.location": str(encrypted), "key.password": KEY_PASSWORD}) == (
+            ErrorCode.NONE,
+            "",
+        )
+        after = dynamic.serial_number()
+        assert after != before
+        kept.sendall(struct.pack(">ihhih", 10, 18, 0, 1, -1))
+        assert len(kept.recv(4)) == 4
+    cluster = dynamic.cluster
+    cluster.stop_broker(1)
+    made.broker.rename(made.broker.with_suffix(".away"))
+    try:
+        cluster.start_broker(1)
+        eventually(lambda: dynamic.sees(after), "it serves, and what the static settings name is not read at all", 30)
+    finally:
+        made.broker.with_suffix(".away").rename(made.broker)
+    directory = cluster.broker_directory(1)
+    said = "".join(file.read_text() for file in directory.glob("*") if file.suffix in (".log", ".jsonl"))
+    assert KEY_PASSWORD not in said
+    assert "WRONG-ONE" not in said
+    assert {
+        row["listener"] for row in events_of(directory / "events.jsonl") if row["kind"] == "certificates_changed"
+    } == {"EXTERNAL"}
+
+
+def test_a_broker_whose_dynamic_certificate_is_gone_does_not_start_and_says_why(dynamic: Dynamic) -> None:
+    cluster, file = dynamic.cluster, dynamic.made.next_of_broker("gone")
+    assert dynamic.alter({"keystore.location": str(file)})[0] is ErrorCode.NONE
+    cluster.stop_broker(1)
+    file.unlink()
+    cluster.start_broker(1)
+    with pytest.raises(
+        ClusterError, match=rf"{re.escape(OF_EXTERNAL)}keystore\.location: {re.escape(str(file))}: No such file"
+    ):
+        cluster.wait_ready()

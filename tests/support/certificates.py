@@ -6,11 +6,25 @@ import shutil
 import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+if TYPE_CHECKING:
+    from broker.settings.config import BrokerConfig
+    from broker.settings.tls import ListenerTls
+
 DAYS = "2"
 KEY_PASSWORD = "opens-the-key"
+
+
+def loaded_tls(listener: str, config: BrokerConfig) -> ListenerTls:
+    """The TLS of a listener whose files were read. Raises ConfigError."""
+    from broker.settings.tls import ListenerTls
+
+    tls = ListenerTls(listener, config)
+    tls.load(config)
+    return tls
 
 
 class Certificates:
@@ -26,14 +40,24 @@ class Certificates:
         self.broker = self._signed("broker", "subjectAltName=IP:127.0.0.1")
         self.client = self._signed("client", "extendedKeyUsage=clientAuth")
         """The key is encrypted by KEY_PASSWORD; the certificate follows it."""
-        encrypted = directory / "client.key.encrypted"
-        self._openssl("pkcs8", "-topk8", "-v2", "aes-256-cbc", "-in", directory / "client.key", "-out", encrypted,
-                      "-passout", f"pass:{KEY_PASSWORD}")  # fmt: skip
-        self.client.write_text(encrypted.read_text() + (directory / "client.crt").read_text())
+        self.with_encrypted_key(self.client)
+
+    def with_encrypted_key(self, both: Path) -> Path:
+        """Encrypts the key in this file by KEY_PASSWORD; the certificate follows it."""
+        key, encrypted = both.with_suffix(".key"), both.with_suffix(".key.encrypted")
+        self._openssl(
+            "pkcs8", "-topk8", "-v2", "aes-256-cbc", "-in", key, "-out", encrypted, "-passout", f"pass:{KEY_PASSWORD}"
+        )
+        both.write_text(encrypted.read_text() + both.with_suffix(".crt").read_text())
+        return both
 
     def of(self, user: str) -> Path:
         """A client's, with its key in the clear, for `CN=user`."""
         return self._signed(user, "extendedKeyUsage=clientAuth")
+
+    def next_of_broker(self, name: str, subject: str = "/CN=broker", names: str = "IP:127.0.0.1") -> Path:
+        """A further certificate for the broker, with its key; by default one that may follow `broker`."""
+        return self._signed(name, f"subjectAltName={names}", subject=subject)
 
     def expired(self) -> Path:
         """A client's, with its key, which has just stopped to be valid."""
@@ -88,12 +112,12 @@ class Certificates:
                       "-keyout", key, "-out", certificate)  # fmt: skip
         return certificate
 
-    def _signed(self, name: str, extension: str, days: str = DAYS) -> Path:
+    def _signed(self, name: str, extension: str, days: str = DAYS, subject: str = "") -> Path:
         """A file with the key and the certificate."""
         at = self._directory
         request, extensions, certificate = at / f"{name}.csr", at / f"{name}.ext", at / f"{name}.crt"
         extensions.write_text(f"{extension}\n")
-        self._openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}",
+        self._openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", subject or f"/CN={name}",
                       "-keyout", at / f"{name}.key", "-out", request)  # fmt: skip
         self._openssl("x509", "-req", "-in", request, "-CA", self.authority, "-CAkey", at / "authority.key",
                       "-CAcreateserial", "-days", days, "-extfile", extensions, "-out", certificate)  # fmt: skip

@@ -11,8 +11,9 @@ from protocol.errors import ErrorCode, KafkaError
 
 
 @contextmanager
-def refused(code: ErrorCode) -> Iterator[None]:
-    """What is done here raises the KafkaError of this code."""
+def refused(code: ErrorCode, words: str = "") -> Iterator[None]:
+    """What is done here raises the KafkaError of this code, whose message has these words."""
     with pytest.raises(KafkaError) as caught:
         yield
     assert caught.value.code is code
+    assert words in caught.value.message

@@ -19,6 +19,7 @@ from tools.admin.config_values import (
     Entity,
     entity_json,
     entity_lines,
+    is_sensitive,
     merge_changes,
     nearest,
     own_configs,
@@ -133,7 +134,8 @@ def alter(
             hints = (nearest(key, present) for key in changes if present)
             raise AdminError(f"{problem}{next(filter(None, hints), '')}") from None
         if output == "json":
-            print_json({"entity_type": entity.kind, "entity_name": entity.name or None, "changed": changes})
+            shown = {key: None if is_sensitive(key, present) else value for key, value in changes.items()}
+            print_json({"entity_type": entity.kind, "entity_name": entity.name or None, "changed": shown})
         else:
             echo(f"Completed updating config for {entity}.")
 

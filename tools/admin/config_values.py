@@ -111,6 +111,11 @@ def own_configs(entity: Entity, configs: Mapping[str, ConfigValue]) -> dict[str,
     return {key: config for key, config in configs.items() if config.source == entity.own_source}
 
 
+def is_sensitive(key: str, configs: Mapping[str, ConfigValue]) -> bool:
+    """Whether the value is a secret: as one of the configs of the entity, or as one of them with the prefix of a listener."""
+    return any(config.is_sensitive and (key == name or key.endswith(f".{name}")) for name, config in configs.items())
+
+
 def entity_lines(entity: Entity, configs: Mapping[str, ConfigValue], *, everything: bool) -> Iterator[str]:
     """The lines of Kafka's ConfigCommand: a heading, then one per config."""
     if entity.kind == BROKERS and not entity.name:

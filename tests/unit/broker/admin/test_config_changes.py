@@ -95,6 +95,9 @@ def test_changes(current: dict[str, str], change: tuple[str, int, str | None], e
         (BrokerConfig, [("message.max.bytes", SET, "x")], ErrorCode.INVALID_REQUEST),
         (BrokerConfig, [("message.max.bytes", APPEND, "1")], ErrorCode.INVALID_CONFIG),
         (BrokerConfig, [("foo.bar", SET, "x")], ErrorCode.INVALID_CONFIG),
+        (BrokerConfig, [("ssl.keystore.location", SET, "/x")], ErrorCode.INVALID_REQUEST),
+        (BrokerConfig, [("listener.name.a.ssl.client.auth", SET, "none")], ErrorCode.INVALID_REQUEST),
+        (BrokerConfig, [("listener.name.a.ssl.keystore.type", APPEND, "PEM")], ErrorCode.INVALID_CONFIG),
     ],
 )
 def test_illegal_changes_are_refused(config: type, changes: list[tuple[str, int, str | None]], code: ErrorCode) -> None:

@@ -17,8 +17,7 @@ from broker.network.connection import ClientConnection
 from broker.network.paced_transport import PIECE
 from broker.network.request_channel import RequestChannel
 from broker.settings.config import BrokerConfig
-from broker.settings.tls import ListenerTls
-from tests.support.certificates import Certificates
+from tests.support.certificates import Certificates, loaded_tls
 from tests.unit.broker.network.test_processor import LIMITS, Clock
 
 HOST = "127.0.0.1"
@@ -33,7 +32,7 @@ class Served:
 
     def __init__(self, certificate: Path, authority: Path) -> None:
         self._authority = authority
-        tls = ListenerTls("SSL", BrokerConfig(ssl_keystore_type="PEM", ssl_keystore_location=str(certificate)))
+        tls = loaded_tls("SSL", BrokerConfig(ssl_keystore_type="PEM", ssl_keystore_location=str(certificate)))
         self.channel = RequestChannel(
             asyncio.get_running_loop(), [].append, max_requests=100, max_large_bytes=-1, max_unsent_bytes=-1
         )
@@ -115,7 +114,7 @@ async def test_a_control_connection_whose_peer_does_not_read_ends(
 ) -> None:
     """The loop's transport would take the whole answer, and say that nothing is unsent."""
     monkeypatch.setattr(connections, "WRITE_TIMEOUT_S", 0.05)
-    tls = ListenerTls("CONTROLLER", BrokerConfig(ssl_keystore_type="PEM", ssl_keystore_location=str(made.broker)))
+    tls = loaded_tls("CONTROLLER", BrokerConfig(ssl_keystore_type="PEM", ssl_keystore_location=str(made.broker)))
 
     async def answer(connection: Connection, frame: bytearray) -> bytes:
         return frame[:4] * 10_000_000 if frame == b"unread" else bytes(frame)

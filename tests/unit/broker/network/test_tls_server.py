@@ -16,9 +16,8 @@ from broker.network import tls_server
 from broker.network.tls_server import TlsServer
 from broker.network.turnstile import Turnstile
 from broker.settings.config import BrokerConfig
-from broker.settings.tls import ListenerTls
 from protocol.tls import Identity, certificates_in, load_identity, private_key_in, trust
-from tests.support.certificates import Certificates
+from tests.support.certificates import Certificates, loaded_tls
 from tests.unit.broker.network.test_acceptor import sockets
 
 HOST = "127.0.0.1"
@@ -53,7 +52,7 @@ class Listener:
             ssl_truststore_location=str(made.authority),
             ssl_client_auth=client_auth,
         )
-        self.tls = ListenerTls("OUTSIDE", config)
+        self.tls = loaded_tls("OUTSIDE", config)
         self.room = 1000
         self.refused: list[tuple[str, str]] = []
         self.server = TlsServer(

@@ -8,6 +8,7 @@ from broker.settings.config import (
     BROKER_KEY_OF,
     INT_MAX,
     LONG_MAX,
+    TLS_OF_LISTENERS,
     BrokerConfig,
     TopicConfig,
     limit_of_listener,
@@ -114,7 +115,7 @@ def test_every_dynamic_key_is_a_broker_setting_and_can_be_described() -> None:
     older = {key for keys in OLDER_KEYS.values() for key in keys}
     assert {row.name for row in rows} == settings_of(BrokerConfig).keys() | older
     assert len(rows) == len(settings_of(BrokerConfig)) + len(older)
-    assert {row.name for row in rows if not row.is_read_only} == DYNAMIC_BROKER_KEYS
+    assert {row.name for row in rows if not row.is_read_only} == DYNAMIC_BROKER_KEYS | TLS_OF_LISTENERS
 
 
 @pytest.mark.parametrize(
@@ -230,3 +231,39 @@ def test_a_limit_of_one_listener_in_zookeeper_is_checked() -> None:
         f"{OF_CLIENTS}='many':",
         "listener.name.clients.max.connection.rate",
     ]
+
+
+def test_tls_of_one_listener_counts_for_one_broker_and_is_described_without_its_passwords() -> None:
+    key, location = "listener.name.clients.ssl.key.password", "listener.name.clients.ssl.keystore.location"
+    loaded = load(
+        f"broker.id=1\nzookeeper.connect=zk:2181\nlog.dirs=/d\n{location}=/a\nlistener.name.b.ssl.client.auth=required",
+        "f", {}, (),
+    )  # fmt: skip
+    usable, complaints = believable(
+        BrokerConfig, {key: "sesame", location: "/b", "ssl.key.password": "x"}, {}, "broker 1"
+    )
+    assert usable == {key: "sesame", location: "/b"}
+    assert complaints == ["broker 1: ssl.key.password cannot change while a broker runs, and is ignored"]
+    layers = ConfigLayers(loaded.config, {}, usable, loaded.given)
+    assert layers.effective.ssl_of_listeners == {
+        location: "/b",
+        key: "sesame",
+        "listener.name.b.ssl.client.auth": "required",
+    }
+    row = broker_row(layers, location)
+    assert (row.value, row.source, row.is_read_only) == ("/b", Source.DYNAMIC_BROKER_CONFIG, True)
+    assert [(each.value, each.source) for each in row.synonyms] == [
+        ("/b", Source.DYNAMIC_BROKER_CONFIG),
+        ("/a", Source.STATIC_BROKER_CONFIG),
+    ]
+    secret = broker_row(layers, key)
+    assert (secret.value, secret.is_sensitive, secret.config_type) == (None, True, ConfigType.PASSWORD)
+    assert "sesame" not in repr(list(layers.describe_broker()))
+
+
+def test_a_password_that_is_too_long_is_not_shown_in_the_complaint() -> None:
+    key = "listener.name.clients.ssl.key.password"
+    usable, complaints = believable(BrokerConfig, {key: "x" * 200_000}, {key: "sesame"}, "broker 1")
+    assert usable == {key: "sesame"}
+    assert "xx" not in complaints[0]
+    assert "sesame" not in complaints[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from broker.settings.config import BrokerConfig, ConfigError, is_secret
 from broker.settings.config_layers import ConfigLayers, ConfigType
 from broker.settings.config_sources import load
 from broker.settings.tls import BrokerTls, ListenerTls
-from tests.support.certificates import KEY_PASSWORD, Certificates
+from tests.support.certificates import KEY_PASSWORD, Certificates, loaded_tls
 
 PASSWORD = "opens-the-store"
 
@@ -73,7 +74,7 @@ def pkcs12(made: Certificates) -> dict[str, str]:
 
 @pytest.mark.parametrize("source", [pem_files, inline, encrypted_key, pkcs12])
 def test_a_certificate_is_read(made: Certificates, source: Callable[[Certificates], dict[str, str]]) -> None:
-    tls = ListenerTls("SSL", config(source(made)))
+    tls = loaded_tls("SSL", config(source(made)))
     assert tls.server_context.verify_mode is ssl.CERT_NONE
     assert tls.client_context.check_hostname
     if source is pkcs12:
@@ -81,7 +82,7 @@ def test_a_certificate_is_read(made: Certificates, source: Callable[[Certificate
         assert trusted["subject"] == ((("commonName", "authority"),),)
 
 
-def test_a_listener_has_settings_of_its_own(made: Certificates) -> None:
+async def test_a_listener_has_settings_of_its_own(made: Certificates) -> None:
     settings = {
         **pem_files(made),
         **trusting(made),
@@ -90,6 +91,7 @@ def test_a_listener_has_settings_of_its_own(made: Certificates) -> None:
         "listener.name.internal.ssl.endpoint.identification.algorithm": "",
     }
     both = BrokerTls(config(settings), ["INTERNAL", "OUTSIDE"], lambda name: None)
+    await both.load(config(settings))
     inner, outer = both.of("INTERNAL"), both.of("OUTSIDE")
     assert inner is not None
     assert outer is not None
@@ -110,7 +112,7 @@ def test_a_listener_has_settings_of_its_own(made: Certificates) -> None:
     ],
 )
 def test_cipher_suites(made: Certificates, suites: str, expected: set[str]) -> None:
-    context = ListenerTls("SSL", config({**pem_files(made), "ssl.cipher.suites": suites})).server_context
+    context = loaded_tls("SSL", config({**pem_files(made), "ssl.cipher.suites": suites})).server_context
     assert context.maximum_version is ssl.TLSVersion.TLSv1_2
     assert {found["name"] for found in context.get_ciphers() if found["protocol"] != "TLSv1.3"} == expected
 
@@ -155,7 +157,7 @@ def test_bad_settings_are_refused_with_their_key_and_the_reason(
     }
     settings = {**pem_files(made), **{key: places.get(value, value) for key, value in change.items()}}
     with pytest.raises(ConfigError) as raised:
-        ListenerTls("SSL", config(settings))
+        loaded_tls("SSL", config(settings))
     assert re.search(expected, str(raised.value)), str(raised.value)
     assert "WRONG-ONE" not in str(raised.value)
     assert "PRIVATE KEY-----\\n" not in str(raised.value)
@@ -166,7 +168,7 @@ def test_a_wrong_password_of_a_store_is_named_and_not_shown(made: Certificates) 
     with pytest.raises(
         ConfigError, match=r"ssl\.keystore\.password: .*broker\.p12: the password of the store is wrong"
     ) as it:
-        ListenerTls("SSL", config(settings))
+        loaded_tls("SSL", config(settings))
     assert "WRONG-ONE" not in str(it.value)
 
 
@@ -188,7 +190,7 @@ async def test_a_changed_file_is_read_again_and_a_broken_one_is_not_taken(
 ) -> None:
     file = tmp_path / "own.pem"
     file.write_bytes(made.broker.read_bytes())
-    tls = ListenerTls("SSL", config({"ssl.keystore.type": "PEM", "ssl.keystore.location": str(file)}))
+    tls = loaded_tls("SSL", config({"ssl.keystore.type": "PEM", "ssl.keystore.location": str(file)}))
     first = tls.server_context
     assert not await tls.read_again()
     assert tls.server_context is first
@@ -207,7 +209,7 @@ async def test_a_lack_of_descriptors_ends_nothing_and_is_tried_again(
 ) -> None:
     file = tmp_path / "own.pem"
     file.write_bytes(made.broker.read_bytes())
-    tls = ListenerTls("SSL", config({"ssl.keystore.type": "PEM", "ssl.keystore.location": str(file)}))
+    tls = loaded_tls("SSL", config({"ssl.keystore.type": "PEM", "ssl.keystore.location": str(file)}))
     file.write_bytes(made.strange().read_bytes())
 
     def none_left(_: str) -> int:
@@ -216,5 +218,150 @@ async def test_a_lack_of_descriptors_ends_nothing_and_is_tried_again(
     with monkeypatch.context() as patch:
         patch.setattr(os, "memfd_create", none_left)
         assert not await tls.read_again()
+        with pytest.raises(ConfigError, match=r"the settings cannot be tried now: .* Too many open files"):
+            await tls.check(config({"ssl.keystore.type": "PEM", "ssl.keystore.location": str(file)}))
     assert "the earlier certificates of SSL stay for now: [Errno 24] Too many open files" in caplog.text
     assert await tls.read_again()
+
+
+# -- settings that change while the broker serves ----------------------------------------------------------------------------
+
+OWN = "listener.name.ssl.ssl."
+
+
+@pytest.fixture(scope="module")
+def places(made: Certificates, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Files by the words that tables have for them."""
+    directory = tmp_path_factory.mktemp("places")
+    mixed, pipe = directory / "mixed.pem", directory / "pipe"
+    mixed.write_text(made.broker.with_suffix(".key").read_text() + made.authority.read_text())
+    os.mkfifo(pipe)
+    return {
+        "NEXT": str(made.next_of_broker("next")),
+        "SPELT": str(made.next_of_broker("spelt", "/CN=  BROKER ")),
+        "WIDER": str(made.next_of_broker("wider", names="IP:127.0.0.1,DNS:kafka1")),
+        "ANOTHER": str(made.next_of_broker("another", "/CN=other")),
+        "NAMELESS": str(made.next_of_broker("nameless", names="DNS:kafka1")),
+        "STRANGE": str(made.strange()),
+        "AUTHORITY": str(made.authority),
+        "STRANGER": str(made.stranger),
+        "CLIENT": str(made.client),
+        "MIXED": str(mixed),
+        "STORE": str(made.pkcs12("next", PASSWORD)),
+        "PIPE": str(pipe),
+    }
+
+
+def changed(made: Certificates, places: dict[str, str], change: dict[str, str], base: dict[str, str]) -> BrokerConfig:
+    settings = {**pem_files(made), **base}
+    return config({**settings, **{f"{OWN}{key}": places.get(value, value) for key, value in change.items()}})
+
+
+@pytest.mark.parametrize(
+    ("change", "is_of_brokers"),
+    [
+        ({"keystore.location": "NEXT"}, True),
+        ({"keystore.location": "SPELT"}, True),
+        ({"keystore.location": "WIDER"}, True),
+        ({"keystore.location": "ANOTHER", "allow.dn.changes": "true"}, True),
+        ({"keystore.location": "NAMELESS", "allow.san.changes": "true"}, True),
+        ({"keystore.location": "STORE", "keystore.type": "PKCS12", "keystore.password": PASSWORD}, True),
+        ({"truststore.location": "STRANGER"}, False),
+    ],
+)
+async def test_settings_that_may_follow(
+    made: Certificates, places: dict[str, str], change: dict[str, str], is_of_brokers: bool
+) -> None:
+    base = {**trusting(made), "ssl.client.auth": "required"}
+    before = changed(made, places, {}, base)
+    tls = ListenerTls("SSL", before, is_of_brokers=is_of_brokers)
+    tls.load(before)
+    first = tls.server_context
+    wanted = changed(made, places, change, base)
+    await tls.check(wanted)
+    assert tls.server_context is first, "a check changes nothing"
+    assert await tls.take(wanted)
+    assert tls.server_context is not first
+    assert not await tls.take(wanted), "the same settings, and the same files"
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"keystore.location": "/no/such"}, "listener.name.ssl.ssl.keystore.location: /no/such: No such file"),
+        ({"keystore.location": "AUTHORITY"}, "keystore.location: .* has no private key in PEM"),
+        ({"keystore.location": "MIXED"}, "the private key is not that of the first certificate"),
+        ({"keystore.location": "CLIENT"}, "ssl.key.password is missing, and the key is encrypted"),
+        ({"keystore.location": "CLIENT", "key.password": "WRONG-ONE"}, "ssl.key.password is wrong"),
+        ({"keystore.location": "STORE", "keystore.type": "PKCS12", "keystore.password": "WRONG-ONE"}, "keystore.password: .* wrong"),
+        ({"keystore.location": "PIPE"}, "keystore.location: .*pipe: it is no file"),
+        ({"keystore.location": "/tmp"}, "keystore.location: /tmp: "),
+        ({"keystore.type": "nonsense"}, "stores of type nonsense are not read"),
+        ({"keystore.location": ""}, "has no certificate"),
+        ({"keystore.location": "ANOTHER"}, "the subject of the certificate is CN=other, and that of the present one CN=broker; ssl"),
+        ({"keystore.location": "NAMELESS"}, "lacks names of the present one: IPAddress 127.0.0.1; ssl.allow.san"),
+        ({"truststore.location": "STRANGER"},
+         "a broker with the present settings does not connect to one with these: certificate verify failed: self-signed"),
+        ({"keystore.location": "STRANGE", "allow.dn.changes": "true", "allow.san.changes": "true"},
+         "a broker with the present settings does not connect to one with these: certificate verify failed"),
+        ({"truststore.location": "/no/such"}, "truststore.location: /no/such: No such file"),
+    ],
+)  # fmt: skip
+async def test_settings_that_may_not_follow_are_refused_with_the_reason(
+    made: Certificates, places: dict[str, str], change: dict[str, str], expected: str
+) -> None:
+    base = {**trusting(made), "ssl.client.auth": "required"}
+    before = changed(made, places, {}, base)
+    tls = ListenerTls("SSL", before, is_of_brokers=True)
+    tls.load(before)
+    with pytest.raises(ConfigError) as refused:
+        await tls.check(changed(made, places, change, base))
+    assert re.search(expected, str(refused.value)), str(refused.value)
+    assert "WRONG-ONE" not in str(refused.value)
+
+
+async def test_a_listener_without_a_truststore_gets_none(made: Certificates, places: dict[str, str]) -> None:
+    """As in Kafka."""
+    before = changed(made, places, {}, {})
+    tls = loaded_tls("SSL", before)
+    with pytest.raises(ConfigError, match="the listener has no truststore, and gets one by a restart only"):
+        await tls.check(changed(made, places, {}, trusting(made)))
+
+
+async def test_a_message_is_not_as_long_as_a_path(made: Certificates, places: dict[str, str]) -> None:
+    before = changed(made, places, {}, {})
+    with pytest.raises(ConfigError) as refused:
+        await loaded_tls("SSL", before).check(changed(made, places, {"keystore.location": "/x" * 20_000}, {}))
+    assert len(str(refused.value)) < 1_200
+
+
+async def test_settings_that_cannot_be_used_leave_the_earlier_ones_until_the_file_is_there(
+    made: Certificates, places: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = changed(made, places, {}, {})
+    tls = loaded_tls("SSL", before)
+    first, late = tls.server_context, tmp_path / "late.pem"
+    wanted = changed(made, places, {"keystore.location": str(late)}, {})
+    assert not await tls.take(wanted)
+    assert not await tls.take(wanted)
+    assert not await tls.read_again()
+    assert tls.server_context is first
+    assert caplog.text.count("the earlier certificates of SSL stay: ") == 1
+    shutil.copy(places["NEXT"], late)
+    assert await tls.read_again()
+    assert tls.server_context is not first
+
+
+async def test_only_the_listeners_of_the_changed_settings_are_checked(
+    made: Certificates, places: dict[str, str]
+) -> None:
+    before = changed(made, places, {}, {})
+    told: list[str] = []
+    both = BrokerTls(before, ["SSL", "OUTSIDE"], told.append)
+    await both.load(before)
+    bad = changed(made, places, {"keystore.location": "/no/such"}, {})
+    await both.check(bad, {"listener.name.outside.ssl.keystore.location", "listener.name.other.ssl.keystore.location"})
+    with pytest.raises(ConfigError):
+        await both.check(bad, {f"{OWN}keystore.location"})
+    await both.take(changed(made, places, {"keystore.location": "NEXT"}, {}))
+    assert told == ["SSL"]
