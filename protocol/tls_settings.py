@@ -48,6 +48,9 @@ class TlsSettings(ABC):
     refuses_passwords_of_pem = True
     """Whether `ssl.keystore.password` and `ssl.truststore.password` are wrong for a file of PEM."""
 
+    read_store: Callable[[bytes, str], tuple[Identity | None, list[str]]] = staticmethod(read_pkcs12)
+    """How a store of type PKCS12 is read. While a loop serves, `read_pkcs12_apart`."""
+
     @abstractmethod
     def value(self, key: str) -> str:
         """The setting's text; "" if it is not set."""
@@ -120,7 +123,7 @@ class TlsSettings(ABC):
             text = data.decode("latin-1")
             return self._pem_identity(text, "ssl.keystore.location", text, "ssl.keystore.location")
         try:
-            identity, _ = read_pkcs12(data, self.value("ssl.keystore.password"))
+            identity, _ = self.read_store(data, self.value("ssl.keystore.password"))
         except TlsError as problem:
             key_of_problem = "ssl.keystore.password" if "password" in str(problem) else "ssl.keystore.location"
             raise self.wrong(key_of_problem, f"{location}: {problem}") from None
@@ -182,7 +185,7 @@ class TlsSettings(ABC):
             found = certificates_in(data.decode("latin-1"))
         else:
             try:
-                identity, found = read_pkcs12(data, self.value("ssl.truststore.password"))
+                identity, found = self.read_store(data, self.value("ssl.truststore.password"))
             except TlsError as problem:
                 key = "ssl.truststore.password" if "password" in str(problem) else "ssl.truststore.location"
                 raise self.wrong(key, f"{location}: {problem}") from None

@@ -168,6 +168,8 @@ class DynamicConfigs:
 
         Raises ZkError, and ConfigError without a present secret. After a lost answer it may be called again.
         """
+        if not self.secrets.has_old_one:
+            return
         path = ConfigZNode.path(BROKERS, self._own_name)
         for _ in range(WRITE_ATTEMPTS):
             try:

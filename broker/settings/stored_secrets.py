@@ -26,6 +26,11 @@ class StoredSecrets:
         self._known: dict[str, str] = {}
         """What is stored -> the password, of what was encrypted or read last."""
 
+    @property
+    def has_old_one(self) -> bool:
+        """Whether there is a `password.encoder.old.secret`."""
+        return self._old is not None
+
     async def encoded(self, settings: Mapping[str, str]) -> dict[str, str]:
         """The settings of them that are secret, as they are stored. Raises ConfigError."""
         secrets = {key: text for key, text in settings.items() if is_stored_secret(key)}

@@ -16,8 +16,9 @@ from typing import Any
 from broker.settings.config import LISTENER_PREFIX, BrokerConfig, ConfigError, attribute, key_of_all, settings_of
 from broker.settings.tls_replacement import Unfit, check_handshakes, check_names
 from protocol.bounded_tls import BoundedTls
+from protocol.pkcs12_apart import read_pkcs12_apart
 from protocol.plain_text import shortened
-from protocol.tls import certificates_in
+from protocol.tls import certificates_in, read_pkcs12
 from protocol.tls_settings import Followed, TlsSettings
 
 log = logging.getLogger(__name__)
@@ -60,7 +61,9 @@ class ListenerTls:
     def load(self, config: BrokerConfig) -> None:
         """Reads the files for the first time. Raises ConfigError."""
         self._reading = self._reading.of(config)
+        self._reading.read_store = read_pkcs12  # nobody waits for the loop yet
         self._contexts = Followed(self.listener, self._reading.digest_of_files, self._reading.contexts)
+        self._reading.read_store = read_pkcs12_apart
         if self.wants_certificates and not self._reading.has("truststore"):
             log.warning(
                 "%s wants certificates of clients and has no truststore: whoever has a certificate of an authority that this machine "
@@ -205,6 +208,8 @@ def _listener_of(key: str) -> str:
 
 class _Reading(TlsSettings):
     """The settings of one listener."""
+
+    read_store = staticmethod(read_pkcs12_apart)
 
     def __init__(self, listener: str, config: BrokerConfig, *, has_sasl: bool) -> None:
         self._listener = listener

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from protocol.pkcs12_apart import read_pkcs12_apart
 from protocol.tls_settings import PEM, PKCS12, VERSIONS, Followed, TlsSettings
 from protocol.zk.protection import ZooKeeperLogin
 
@@ -60,6 +61,7 @@ class ZooKeeperTls:
         """Raises BadAccess."""
         reading = _Reading(properties)
         self._contexts = Followed("ZooKeeper", reading.digest_of_files, reading.context)
+        reading.read_store = read_pkcs12_apart  # from now on, the loop serves
         self.has_certificate = reading.has("keystore")
 
     @property
