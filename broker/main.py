@@ -83,7 +83,14 @@ from broker.security.signed_tokens import validate_signed
 from broker.security.token_store import TokenLifetimes, TokenStore
 from broker.settings import config_sources
 from broker.settings.bearer import KeySource, SignedTokens, UnsecuredTokens
-from broker.settings.config import BrokerConfig, ConfigError, connections_of_hosts, super_users_in
+from broker.settings.config import (
+    MAX_CONNECTIONS,
+    BrokerConfig,
+    ConfigError,
+    connections_of_hosts,
+    own_limits_of_listeners,
+    super_users_in,
+)
 from broker.settings.dynamic_configs import NOTHING_GIVEN, DynamicConfigs, TopicOverrides
 from broker.settings.listeners import listeners_of, metrics_listener
 from broker.settings.sasl import BrokerSasl
@@ -285,7 +292,13 @@ class Broker:
             config.max_connections_per_ip,
             shares,
             connections_of_hosts(config.max_connections_per_ip_overrides),
+            self._max_at(config),
         )
+        if self._listeners.replica_listener in self._max_at(config):
+            log.warning(
+                "max.connections of %s has no effect: only brokers use it, and must always get through to each other",
+                self._listeners.replica_listener,
+            )
         self._shares = shares
         self._is_registered = asyncio.Event()
         self._control = ControlListener(
@@ -495,6 +508,10 @@ class Broker:
         with _port_errors(control):
             ports[control.listener] = await self._control.start(control.host, control.port)
         self._listeners = self._listeners.with_ports(ports)
+
+    def _max_at(self, config: BrokerConfig) -> dict[str, int]:
+        """The limits of connections of single listeners."""
+        return own_limits_of_listeners(config, self._listeners.client_names, MAX_CONNECTIONS)
 
     def _acceptor_settings(self, listener: str) -> AcceptorSettings:
         config = self._config
@@ -848,6 +865,7 @@ class Broker:
             config.max_connections,
             config.max_connections_per_ip,
             connections_of_hosts(config.max_connections_per_ip_overrides),
+            self._max_at(config),
         )
         self._creation_rates.changed(config)
         self._controller.set_unclean_election_default(config.unclean_leader_election_enable)

@@ -33,7 +33,7 @@ from broker.settings.config_layers import (
 from broker.settings.config_sources import ACCEPTED_WITHOUT_EFFECT, SYNONYMS
 from protocol.errors import ErrorCode, KafkaError
 
-NEVER_ZERO = LIMITS_OF_LISTENERS | {"max.connections"}
+NEVER_ZERO = LIMITS_OF_LISTENERS
 """As `ListenerConnectionQuota.validateReconfiguration`."""
 PER_IP_OVERRIDES = "max.connections.per.ip.overrides"
 LAG_KEYS = ("max.compaction.lag.ms", "min.compaction.lag.ms")

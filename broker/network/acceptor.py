@@ -27,6 +27,7 @@ from broker.quotas.connection_rates import LINGERING_MAX
 from broker.quotas.quota_configs import CONNECTION_CREATION_RATE
 from broker.security.certificate_subject import BadSubject
 from broker.security.login import Logins
+from broker.settings.config import MAX_CONNECTIONS, key_of_listener
 from protocol.kafka.framing import MalformedRequest, RequestHeader, parse_request_header
 from protocol.types import USER, Buffer, Principal
 
@@ -47,6 +48,8 @@ NO_OVERRIDES: Mapping[str, int] = MappingProxyType({})
 class ConnectionCounts:
     """Counts the connections of all listeners, for `max.connections`, `max.connections.per.ip` and the shares of descriptors.
 
+    `max.connections` counts for all listeners together, and with the prefix of a listener for this one.
+
     Client connections above the limit are refused. Connections of brokers have their own share. When it is used up, a new one
     replaces the one that has been silent for the longest time: followers fetch all the time, and must always get through (BAD-34).
     """
@@ -57,19 +60,31 @@ class ConnectionCounts:
         max_per_address: int,
         shares: DescriptorShares | None = None,
         max_of: Mapping[str, int] = NO_OVERRIDES,
+        max_at: Mapping[str, int] = NO_OVERRIDES,
     ) -> None:
-        """`max_of`: host -> its number in place of `max_per_address`. Names of hosts need a running loop."""
+        """`max_of`: host -> its number in place of `max_per_address`. Names of hosts need a running loop.
+
+        `max_at`: listener -> its number.
+        """
         self._overrides: Mapping[str, int] = NO_OVERRIDES
         self._of_hosts = ByHost(PER_IP_OVERRIDES)
-        self.limit(max_connections, max_per_address, max_of)
+        self.limit(max_connections, max_per_address, max_of, max_at)
         self._clients_share = shares.clients if shares is not None else sys.maxsize
         self._brokers_share = shares.brokers if shares is not None else sys.maxsize
         self._total = 0
         self._by_address: Counter[str] = Counter()
+        self._at: Counter[str] = Counter()
         self._of_brokers: dict[ClientConnection, None] = {}
 
-    def limit(self, max_connections: int, max_per_address: int, max_of: Mapping[str, int] = NO_OVERRIDES) -> None:
+    def limit(
+        self,
+        max_connections: int,
+        max_per_address: int,
+        max_of: Mapping[str, int] = NO_OVERRIDES,
+        max_at: Mapping[str, int] = NO_OVERRIDES,
+    ) -> None:
         """Sets new limits for new connections; existing connections stay."""
+        self._max_at = max_at
         self._max_connections = max_connections
         self._max_per_address = max_per_address
         hosts = {host_of(host): number for host, number in max_of.items()}
@@ -97,8 +112,11 @@ class ConnectionCounts:
         """How many connections may be in their TLS handshakes: they have what is left of the clients' share, and count for nothing else."""
         return self._clients_share - self._total
 
-    def take(self, address: str) -> str:
+    def take(self, address: str, listener: str) -> str:
         """Counts one more connection; returns the reason if it is refused, else ""."""
+        own_max = self._max_at.get(listener)
+        if own_max is not None and self._at[listener] >= own_max:
+            return f"{key_of_listener(listener, MAX_CONNECTIONS)}={own_max} is reached"
         if self._total >= self._max_connections:
             return f"max.connections={self._max_connections} is reached"
         if self._total >= self._clients_share:
@@ -109,11 +127,13 @@ class ConnectionCounts:
         if own is None and self._by_address[address] >= self._max_per_address:
             return f"max.connections.per.ip={self._max_per_address} is reached for {address}"
         self._total += 1
+        self._at[listener] += 1
         self._by_address[address] += 1
         return ""
 
-    def give_back(self, address: str) -> None:
+    def give_back(self, address: str, listener: str) -> None:
         self._total -= 1
+        self._at[listener] -= 1
         self._by_address[address] -= 1
         if not self._by_address[address]:
             del self._by_address[address]
@@ -317,7 +337,7 @@ class Acceptor:
         if not self._settings.is_limited:
             self._counts.take_broker(connection)
             return True
-        reason = self._counts.take(connection.remote_address)
+        reason = self._counts.take(connection.remote_address, self._settings.listener)
         if reason and self._settings.is_of_follower is not None:
             if len(self._unproven) >= UNPROVEN_MAX:
                 oldest = next(iter(self._unproven))
@@ -357,7 +377,7 @@ class Acceptor:
             self._uncounted.add(connection)
             self._counts.take_broker(connection)
             if self._unproven.pop(connection, None) is None:
-                self._counts.give_back(connection.remote_address)
+                self._counts.give_back(connection.remote_address, self._settings.listener)
         refusal = self._unproven.get(connection, "")
         if refusal:
             connection.refuse(refusal)
@@ -369,7 +389,7 @@ class Acceptor:
         self._claimed.pop(connection, None)
         self._counts.give_back_broker(connection)
         if self._settings.is_limited and is_counted:
-            self._counts.give_back(connection.remote_address)
+            self._counts.give_back(connection.remote_address, self._settings.listener)
 
     async def _sweep_regularly(self) -> None:
         while True:

@@ -11,7 +11,13 @@ import logging
 from collections.abc import Callable, Collection
 
 from broker.quotas.rates import SampledRate, Window, throttle_time
-from broker.settings.config import MAX_CONNECTION_CREATION_RATE, BrokerConfig, key_of_listener, limit_of_listener
+from broker.settings.config import (
+    LIMITS_OF_LISTENERS,
+    MAX_CONNECTION_CREATION_RATE,
+    BrokerConfig,
+    key_of_listener,
+    limit_of_listener,
+)
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +33,9 @@ class CreationRates:
         of_brokers: str | None = None,
     ) -> None:
         """`listeners`: their names. `of_brokers`: that of the listener that only brokers use, if there is one."""
+        known = {key_of_listener(name, limit) for name in listeners for limit in LIMITS_OF_LISTENERS}
         for key in config.limits_of_listeners:
-            if key not in {key_of_listener(name, MAX_CONNECTION_CREATION_RATE) for name in listeners}:
+            if key not in known:
                 log.warning("%s has no effect: listeners has none of that name for the Kafka protocol", key)
         self._window = Window(config.quota_window_num, config.quota_window_size_seconds * 1000)
         self._config = config

@@ -7,7 +7,7 @@ An attribute's name is the Kafka key with `_` for `.`: `replica_lag_time_max_ms`
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache, cached_property, lru_cache
 from types import MappingProxyType
@@ -898,7 +898,8 @@ HANDLER_KEY = re.compile(
 
 
 MAX_CONNECTION_CREATION_RATE = "max.connection.creation.rate"
-LIMITS_OF_LISTENERS = frozenset({MAX_CONNECTION_CREATION_RATE})
+MAX_CONNECTIONS = "max.connections"
+LIMITS_OF_LISTENERS = frozenset({MAX_CONNECTION_CREATION_RATE, MAX_CONNECTIONS})
 """Settings that may have the prefix, and may change while the broker runs."""
 
 
@@ -943,6 +944,12 @@ def limit_of_listener(config: BrokerConfig, listener: str, key: str) -> int:
     """The value of one of LIMITS_OF_LISTENERS for a listener: its own, or that of all."""
     of_all: int = getattr(config, attribute(key))
     return config.limits_of_listeners.get(key_of_listener(listener, key), of_all)
+
+
+def own_limits_of_listeners(config: BrokerConfig, listeners: Iterable[str], key: str) -> dict[str, int]:
+    """The listeners of these that have one of LIMITS_OF_LISTENERS of their own, with its value."""
+    own = {name: config.limits_of_listeners.get(key_of_listener(name, key)) for name in listeners}
+    return {name: limit for name, limit in own.items() if limit is not None}
 
 
 def is_limit_of_listener(key: str) -> bool:

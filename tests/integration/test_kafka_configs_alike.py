@@ -96,6 +96,8 @@ CHANGES = [  # One that is taken is the last of its key: Kafka applies it a mome
     ("listener.name.plaintext.max.connection.creation.rate", "many"),
     ("listener.name.plaintext.max.connection.creation.rate", "2000"),
     ("listener.name.other.max.connection.creation.rate", "3000"),
+    ("listener.name.plaintext.max.connections", "0"),
+    ("listener.name.plaintext.max.connections", "500"),
     ("ssl.keystore.location", "/no/such"),
     ("listener.name.plaintext.ssl.keystore.location", "/no/such"),
     ("listener.name.plaintext.ssl.keystore.type", "PEM"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
@@ -15,7 +15,14 @@ import uvloop
 
 from broker.cluster.metadata_cache import MetadataCache
 from broker.network import acceptor
-from broker.network.acceptor import ACCEPTED_IN_A_TURN, UNPROVEN_MAX, Acceptor, AcceptorSettings, ConnectionCounts
+from broker.network.acceptor import (
+    ACCEPTED_IN_A_TURN,
+    NO_OVERRIDES,
+    UNPROVEN_MAX,
+    Acceptor,
+    AcceptorSettings,
+    ConnectionCounts,
+)
 from broker.network.connection import ClientConnection
 from broker.network.request_channel import Request, RequestChannel
 from broker.process.descriptors import shares_of
@@ -59,12 +66,14 @@ def sockets() -> set[str]:
 
 
 async def listening_at(
-    max_connections: int = 1000, throttle_ms: Callable[[str], int] = lambda address: 0
+    max_connections: int = 1000,
+    throttle_ms: Callable[[str], int] = lambda address: 0,
+    max_at: Mapping[str, int] = NO_OVERRIDES,
 ) -> tuple[Acceptor, int]:
     """It accepts connections at this port."""
     requests: list[Any] = []
     channel = RequestChannel(asyncio.get_running_loop(), requests.append, max_requests=100, max_large_bytes=-1)
-    counts = ConnectionCounts(max_connections, 1000)
+    counts = ConnectionCounts(max_connections, 1000, max_at=max_at)
     acceptor = Acceptor(AcceptorSettings("PLAINTEXT", 3, LIMITS, throttle_ms=throttle_ms), channel, Clock(), counts)
     port = await acceptor.bind("127.0.0.1", 0)
     await acceptor.serve()
@@ -98,8 +107,11 @@ async def test_a_closed_listener_leaves_no_descriptor(new_loop: object, clients:
     acceptor.close()
 
 
-async def test_the_limit_holds_when_all_come_in_one_turn(new_loop: object, clients: ExitStack) -> None:
-    acceptor, port = await listening_at(max_connections=3)
+@pytest.mark.parametrize("limits", [{"max_connections": 3}, {"max_at": {"PLAINTEXT": 3}}])
+async def test_the_limit_holds_when_all_come_in_one_turn(
+    new_loop: object, clients: ExitStack, limits: dict[str, Any]
+) -> None:
+    acceptor, port = await listening_at(**limits)
     await all_connect(clients, port)
     assert acceptor.connections == 3
     acceptor.close()
@@ -125,14 +137,14 @@ class Connection:
 def test_clients_have_no_more_than_their_share() -> None:
     shares = shares_of(256)
     counts = ConnectionCounts(2**31 - 1, 2**31 - 1, shares)
-    assert [counts.take(f"{number}") for number in range(shares.clients)] == [""] * shares.clients
-    assert "limit of open files" in counts.take("late")
+    assert [counts.take(f"{number}", "CLIENTS") for number in range(shares.clients)] == [""] * shares.clients
+    assert "limit of open files" in counts.take("late", "CLIENTS")
     counts.share(shares_of(1024))
-    assert counts.take("late") == ""
+    assert counts.take("late", "CLIENTS") == ""
     assert counts.clients_max == shares_of(1024).clients
     counts.limit(7, 7)
     assert counts.clients_max == 7
-    assert "max.connections=7" in counts.take("later")
+    assert "max.connections=7" in counts.take("later", "CLIENTS")
 
 
 def test_a_broker_above_the_limit_replaces_the_one_silent_for_longest() -> None:
@@ -150,17 +162,30 @@ def test_a_broker_above_the_limit_replaces_the_one_silent_for_longest() -> None:
     assert all(other.is_open for other in others)
 
 
+def test_a_listener_has_a_limit_of_its_own_within_that_of_all() -> None:
+    counts = ConnectionCounts(4, 9, max_at={"INSIDE": 2})
+    assert counts.take("a", "INSIDE") == counts.take("a", "INSIDE") == counts.take("a", "CLIENTS") == ""
+    assert counts.take("a", "INSIDE") == "listener.name.inside.max.connections=2 is reached"
+    assert counts.take("a", "CLIENTS") == ""
+    assert counts.take("a", "CLIENTS") == "max.connections=4 is reached"
+    counts.give_back("a", "INSIDE")
+    assert counts.take("a", "INSIDE") == ""
+    counts.limit(9, 9, max_at={"CLIENTS": 1})
+    assert counts.take("a", "INSIDE") == ""
+    assert counts.take("a", "CLIENTS") == "listener.name.clients.max.connections=1 is reached"
+
+
 def test_changed_limits_apply_to_the_next_connection() -> None:
     counts = ConnectionCounts(2, 2)
-    assert counts.take("a") == counts.take("a") == ""
-    assert "max.connections=2" in counts.take("b")
+    assert counts.take("a", "CLIENTS") == counts.take("a", "CLIENTS") == ""
+    assert "max.connections=2" in counts.take("b", "CLIENTS")
     counts.limit(10, 1)
-    assert counts.take("b") == ""
-    assert "max.connections.per.ip=1" in counts.take("b")
-    assert "max.connections.per.ip=1" in counts.take("a"), "who is connected stays, but nobody more comes"
-    counts.give_back("a")
+    assert counts.take("b", "CLIENTS") == ""
+    assert "max.connections.per.ip=1" in counts.take("b", "CLIENTS")
+    assert "max.connections.per.ip=1" in counts.take("a", "CLIENTS"), "who is connected stays, but nobody more comes"
+    counts.give_back("a", "CLIENTS")
     counts.limit(1, 5)
-    assert "max.connections=1" in counts.take("c")
+    assert "max.connections=1" in counts.take("c", "CLIENTS")
 
 
 # -- certificates -----------------------------------------------------------------------------------------------------
@@ -195,15 +220,15 @@ def test_whoever_has_a_certificate_without_a_readable_name_is_not_anonymous(capl
 
 async def test_single_hosts_have_limits_of_their_own() -> None:
     counts = ConnectionCounts(100, 1, None, {"10.0.0.1": 2, "2001:DB8:0:0::1": 0})
-    assert [counts.take(address) for address in ("10.0.0.1", "10.0.0.1", "10.0.0.2")] == ["", "", ""]
-    assert counts.take("10.0.0.1") == "max.connections.per.ip.overrides has 2 for 10.0.0.1, which is reached"
-    assert "overrides has 0" in counts.take("2001:db8::1")
-    assert "max.connections.per.ip=1" in counts.take("10.0.0.2")
+    assert [counts.take(address, "CLIENTS") for address in ("10.0.0.1", "10.0.0.1", "10.0.0.2")] == ["", "", ""]
+    assert counts.take("10.0.0.1", "CLIENTS") == "max.connections.per.ip.overrides has 2 for 10.0.0.1, which is reached"
+    assert "overrides has 0" in counts.take("2001:db8::1", "CLIENTS")
+    assert "max.connections.per.ip=1" in counts.take("10.0.0.2", "CLIENTS")
     counts.limit(100, 1, {"localhost": 2})
     await asyncio.gather(*counts._of_hosts.tasks.values())
-    assert [counts.take("127.0.0.1")[:3] for _ in range(3)] == ["", "", "max"]
-    assert "max.connections.per.ip=1" in counts.take("10.0.0.1")
-    assert counts.take("2001:db8::1") == ""
+    assert [counts.take("127.0.0.1", "CLIENTS")[:3] for _ in range(3)] == ["", "", "max"]
+    assert "max.connections.per.ip=1" in counts.take("10.0.0.1", "CLIENTS")
+    assert counts.take("2001:db8::1", "CLIENTS") == ""
 
 
 # -- followers on a listener that they share with clients --------------------------------------------------------------

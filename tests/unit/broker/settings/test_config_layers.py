@@ -8,10 +8,12 @@ from broker.settings.config import (
     BROKER_KEY_OF,
     INT_MAX,
     LONG_MAX,
+    MAX_CONNECTIONS,
     TLS_OF_LISTENERS,
     BrokerConfig,
     TopicConfig,
     limit_of_listener,
+    own_limits_of_listeners,
     settings_of,
 )
 from broker.settings.config_layers import (
@@ -231,6 +233,13 @@ def test_a_limit_of_one_listener_in_zookeeper_is_checked() -> None:
         f"{OF_CLIENTS}='many':",
         "listener.name.clients.max.connection.rate",
     ]
+
+
+def test_only_listeners_with_a_limit_of_their_own_have_one() -> None:
+    config = BrokerConfig(
+        max_connections=9, limits_of_listeners={"listener.name.clients.max.connections": 5, OF_CLIENTS: 7}
+    )
+    assert own_limits_of_listeners(config, ["CLIENTS", "OTHERS"], MAX_CONNECTIONS) == {"CLIENTS": 5}
 
 
 def test_tls_of_one_listener_counts_for_one_broker_and_is_described_without_its_passwords() -> None:
