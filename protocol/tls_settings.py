@@ -250,10 +250,16 @@ class TlsSettings(ABC):
 def _start_of(path: str) -> bytes:
     """At most FILE_BYTES_MAX bytes and one more. Raises OSError, and ValueError for what is no file: a pipe might never end."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ValueError("it is no file")
-        return file.read(FILE_BYTES_MAX + 1)
+        parts, left = [], FILE_BYTES_MAX + 1
+        while left and (part := os.read(descriptor, left)):
+            parts.append(part)
+            left -= len(part)
+        return b"".join(parts)
+    finally:
+        os.close(descriptor)
 
 
 class Followed(Generic[Read]):

@@ -236,6 +236,8 @@ def places(made: Certificates, tmp_path_factory: pytest.TempPathFactory) -> dict
     mixed, pipe = directory / "mixed.pem", directory / "pipe"
     mixed.write_text(made.broker.with_suffix(".key").read_text() + made.authority.read_text())
     os.mkfifo(pipe)
+    with (directory / "large.pem").open("wb") as large:
+        large.truncate(2**20 + 1)
     return {
         "NEXT": str(made.next_of_broker("next")),
         "SPELT": str(made.next_of_broker("spelt", "/CN=  BROKER ")),
@@ -249,6 +251,7 @@ def places(made: Certificates, tmp_path_factory: pytest.TempPathFactory) -> dict
         "MIXED": str(mixed),
         "STORE": str(made.pkcs12("next", PASSWORD)),
         "PIPE": str(pipe),
+        "LARGE": str(directory / "large.pem"),
     }
 
 
@@ -295,7 +298,8 @@ async def test_settings_that_may_follow(
         ({"keystore.location": "CLIENT", "key.password": "WRONG-ONE"}, "ssl.key.password is wrong"),
         ({"keystore.location": "STORE", "keystore.type": "PKCS12", "keystore.password": "WRONG-ONE"}, "keystore.password: .* wrong"),
         ({"keystore.location": "PIPE"}, "keystore.location: .*pipe: it is no file"),
-        ({"keystore.location": "/tmp"}, "keystore.location: /tmp: "),
+        ({"keystore.location": "/tmp"}, "keystore.location: /tmp: it is no file"),
+        ({"keystore.location": "LARGE"}, "keystore.location: .*large.pem has more than 1048576 bytes"),
         ({"keystore.type": "nonsense"}, "stores of type nonsense are not read"),
         ({"keystore.location": ""}, "has no certificate"),
         ({"keystore.location": "ANOTHER"}, "the subject of the certificate is CN=other, and that of the present one CN=broker; ssl"),
@@ -350,6 +354,15 @@ async def test_settings_that_cannot_be_used_leave_the_earlier_ones_until_the_fil
     shutil.copy(places["NEXT"], late)
     assert await tls.read_again()
     assert tls.server_context is not first
+
+
+async def test_whatever_a_path_names_no_descriptor_stays_open(made: Certificates, places: dict[str, str]) -> None:
+    tls = loaded_tls("SSL", changed(made, places, {}, {}))
+    before = len(os.listdir("/proc/self/fd"))
+    for path in ("/tmp", "PIPE", "/dev/zero", "LARGE", "AUTHORITY", "/no/such"):
+        with pytest.raises(ConfigError):
+            await tls.check(changed(made, places, {"keystore.location": path}, {}))
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 async def test_only_the_listeners_of_the_changed_settings_are_checked(
