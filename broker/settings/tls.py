@@ -34,12 +34,12 @@ CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required"
 class Contexts:
     """What a listener needs to accept connections, and what this broker needs to connect to the others' listener of that name.
 
-    `certificate` is the broker's own, in DER. `tester` is a client that does not compare the host's name, for trials.
+    `certificate` is the broker's own, in DER. `tester` is a client that does not compare the host's name, for trials between brokers.
     """
 
     server: ssl.SSLContext
     client: ssl.SSLContext
-    tester: ssl.SSLContext
+    tester: ssl.SSLContext | None
     certificate: bytes
 
 
@@ -54,8 +54,7 @@ class ListenerTls:
     ) -> None:
         """`has_sasl`: clients also log in by SASL. `is_of_brokers`: brokers connect to each other by it."""
         self.listener = listener
-        self._is_of_brokers = is_of_brokers
-        self._reading = _Reading(listener, config, has_sasl=has_sasl)
+        self._reading = _Reading(listener, config, has_sasl=has_sasl, is_of_brokers=is_of_brokers)
         self._contexts: Followed[Contexts] | None = None
 
     def load(self, config: BrokerConfig) -> None:
@@ -118,7 +117,7 @@ class ListenerTls:
                 may_change_subject=wanted.is_true("ssl.allow.dn.changes"),
                 may_lose_names=wanted.is_true("ssl.allow.san.changes"),
             )
-            if self._is_of_brokers:
+            if present.tester is not None and new.tester is not None:
                 check_handshakes((present.server, present.tester), (new.server, new.tester))
         except Unfit as problem:
             raise ConfigError(f"listener {self.listener}: {shortened(str(problem), PROBLEM_MAX)}") from None
@@ -211,7 +210,8 @@ class _Reading(TlsSettings):
 
     read_store = staticmethod(read_pkcs12_apart)
 
-    def __init__(self, listener: str, config: BrokerConfig, *, has_sasl: bool) -> None:
+    def __init__(self, listener: str, config: BrokerConfig, *, has_sasl: bool, is_of_brokers: bool) -> None:
+        self._is_of_brokers = is_of_brokers
         self._listener = listener
         self._config = config
         self._has_sasl = has_sasl
@@ -227,7 +227,7 @@ class _Reading(TlsSettings):
 
     def of(self, config: BrokerConfig) -> _Reading:
         """The same listener with other settings."""
-        return _Reading(self._listener, config, has_sasl=self._has_sasl)
+        return _Reading(self._listener, config, has_sasl=self._has_sasl, is_of_brokers=self._is_of_brokers)
 
     def value(self, key: str) -> str:
         return str(self._own[key][1] if key in self._own else getattr(self._config, attribute(key)))
@@ -247,10 +247,12 @@ class _Reading(TlsSettings):
     def contexts(self) -> Contexts:
         """Raises ConfigError."""
         server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        client, tester = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        tester = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if self._is_of_brokers else None
         server.sslobject_class = BoundedTls
         server.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
-        for context in (server, client, tester):
+        contexts = [context for context in (server, client, tester) if context is not None]
+        for context in contexts:
             self.limit(context)
         identity = self.identity()
         if identity is None:
@@ -259,11 +261,13 @@ class _Reading(TlsSettings):
                 "ssl.keystore.key and ssl.keystore.certificate.chain"
             )
         trusted = self.trusted()
-        for context in (server, client, tester):
+        for context in contexts:
             self.load(context, identity)
             self.trust(context, trusted)
         server.verify_mode = self.verify_mode()
-        client.check_hostname, tester.check_hostname = self.checks_host(), False
+        client.check_hostname = self.checks_host()
+        if tester is not None:
+            tester.check_hostname = False
         return Contexts(server, client, tester, ssl.PEM_cert_to_DER_cert(certificates_in(identity.certificates)[0]))
 
     def verify_mode(self) -> ssl.VerifyMode:

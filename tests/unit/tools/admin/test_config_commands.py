@@ -14,6 +14,7 @@ from tools.admin.config_values import (
     ConfigValue,
     Entity,
     entity_lines,
+    is_sensitive,
     merge_changes,
     nearest,
     parse_additions,
@@ -111,3 +112,21 @@ def test_without_a_name_all_brokers_and_the_default_are_described(fake: FakeClus
         "Default configs for brokers in the cluster are:",
         "  x=1 sensitive=false synonyms={}",
     ]
+
+
+@pytest.mark.parametrize(
+    ("key", "is_secret"),
+    [
+        ("ssl.key.password", True),
+        ("listener.name.external.ssl.key.password", True),
+        ("listener.name.external.ssl.keystore.location", False),
+        ("ssl.keystore.location", False),
+        ("other", False),
+    ],
+)
+def test_a_secret_is_known_with_the_prefix_of_a_listener(key: str, is_secret: bool) -> None:
+    described = {
+        "ssl.key.password": ConfigValue(None, "DEFAULT_CONFIG", is_sensitive=True),
+        "ssl.keystore.location": ConfigValue(None, "DEFAULT_CONFIG"),
+    }
+    assert is_sensitive(key, described) == is_secret
