@@ -127,7 +127,7 @@ def zk(cluster: LocalCluster) -> Iterator[ZooKeeperView]:
     """What is in the ZooKeeper of the module's fixture `cluster`."""
     from tests.support.invariants import ZooKeeperView
 
-    view = ZooKeeperView(cluster.zookeeper_connect)
+    view = ZooKeeperView.of(cluster)
     yield view
     view.close()
 

@@ -45,6 +45,14 @@ class ZooKeeperView:
         self.client = KazooClient(connect, timeout=10, use_ssl=certificate is not None, **tls)
         self.client.start(timeout=20)
 
+    @classmethod
+    def of(cls, cluster: LocalCluster) -> ZooKeeperView:
+        """That of a cluster, also if it is secured and has its own."""
+        secured = cluster.secured
+        if secured is None or not secured.zookeeper_file.exists():
+            return cls(cluster.zookeeper_connect)
+        return cls(cluster.zookeeper_connect, secured.zookeeper_file, secured.authority_file)
+
     def metadata(self, topic: str) -> Metadata:
         """What every broker should answer of that topic."""
         assignment = self.assignment(topic)

@@ -17,12 +17,17 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from tools.private_files import OWNER_ONLY, write_anew
 from tools.user_cache import user_cache
+
+if TYPE_CHECKING:
+    from protocol.zk.access import ZooKeeperAccess
 
 SILENCE = ("-Xlog:cds=off", "-Xlog:class+path=off")
 """The JVM ignores an archive that does not fit, and says nothing. One that was cut off would crash it: its name has its size."""
-TRAINING = "3"
+TRAINING = "4"
 """Another number where the program does something else while its classes are noted: an older archive is not used then."""
 START_TIMEOUT_S = 60
 SESSION_TIMEOUT_MS = 10_000
@@ -81,8 +86,7 @@ def options(java: str, class_path: str) -> tuple[str, ...]:
 def make() -> str:
     """Makes ZooKeeper's archive if it is not there: notes the classes of one that runs for a moment. Returns what came of it, in words."""
     from tools.cluster.java import find_java
-    from tools.cluster.ports import free_ports
-    from tools.cluster.zookeeper import JVM_OPTIONS, EmbeddedZooKeeper, class_path
+    from tools.cluster.zookeeper import JVM_OPTIONS, class_path
 
     java, jars = find_java(), class_path()
     archive = Archive(user_cache(), "zookeeper", java, jars)
@@ -91,16 +95,9 @@ def make() -> str:
         return f"it is there already: {found}"
     with tempfile.TemporaryDirectory(prefix="ottla-classes-") as scratch:
         classes, unfinished = Path(scratch) / "classes", Path(scratch) / "archive"
-        zookeeper = EmbeddedZooKeeper(Path(scratch) / "zookeeper")
-        zookeeper.create(free_ports(1)[0])
-        zookeeper.start([f"-XX:DumpLoadedClassList={classes}"])
-        try:
-            zookeeper.wait_ready(START_TIMEOUT_S)
-            asyncio.run(_use(zookeeper.connect))
-            zookeeper.process.send(signal.SIGTERM)  # the list is complete when it has ended
-            zookeeper.process.wait_gone(START_TIMEOUT_S)
-        finally:
-            zookeeper.process.kill()
+        # With and without TLS, ZooKeeper has other classes. The archive is for both.
+        noted = [*_noted(Path(scratch) / "plain"), *_noted(Path(scratch) / "secure", is_secure=True)]
+        classes.write_text("".join(f"{line}\n" for line in dict.fromkeys(noted)))
         dump = [java, *JVM_OPTIONS, "-Xshare:dump", f"-XX:SharedClassListFile={classes}", *SILENCE]
         done = subprocess.run(
             [*dump, f"-XX:SharedArchiveFile={unfinished}", "-cp", jars],
@@ -114,12 +111,35 @@ def make() -> str:
         return f"made {archive.keep(unfinished)}"
 
 
-async def _use(address: str) -> None:
+def _noted(directory: Path, *, is_secure: bool = False) -> list[str]:
+    """The classes of a ZooKeeper that runs for a moment, as the JVM writes them."""
+    from protocol.zk.access import ANONYMOUS, ZooKeeperAccess
+    from tools.cluster.ports import LOCAL_HOST, free_ports
+    from tools.cluster.secured.authority import Authority
+    from tools.cluster.zookeeper import EmbeddedZooKeeper, Stores
+
+    zookeeper, classes = EmbeddedZooKeeper(directory), directory / "classes"
+    zookeeper.create(free_ports(1)[0], Stores("./own.pem", "./own.pem") if is_secure else None)
+    if is_secure:
+        write_anew(directory / "own.pem", Authority.new("authority").sign("broker", [LOCAL_HOST]), OWNER_ONLY)
+    zookeeper.start([f"-XX:DumpLoadedClassList={classes}"])
+    try:
+        zookeeper.wait_ready(START_TIMEOUT_S)
+        access = ZooKeeperAccess(tls=zookeeper.tls(), protects=True) if is_secure else ANONYMOUS
+        asyncio.run(_use(zookeeper.connect, access))
+        zookeeper.process.send(signal.SIGTERM)  # the list is complete when it has ended
+        zookeeper.process.wait_gone(START_TIMEOUT_S)
+    finally:
+        zookeeper.process.kill()
+    return classes.read_text().splitlines()
+
+
+async def _use(address: str, access: ZooKeeperAccess) -> None:
     """Sends what brokers send in their first moments, so that the classes that answer it are in the archive."""
     from protocol.zk.operations import CheckOp, CreateOp, DeleteOp, SetOp
     from protocol.zk.session import ZooKeeperSession
 
-    session = ZooKeeperSession(address, session_timeout_ms=SESSION_TIMEOUT_MS)
+    session = ZooKeeperSession(address, session_timeout_ms=SESSION_TIMEOUT_MS, access=access)
     await session.start(START_TIMEOUT_S)
     try:
         await session.get_versions(["/brokers/ids", "/cluster"])

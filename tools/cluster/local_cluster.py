@@ -38,8 +38,8 @@ from tools.cluster.run_directory import (
     parse_address,
 )
 from tools.cluster.secured.client_files import ClientAccess
-from tools.cluster.secured.files import USERS, SecuredBroker, SecuredFiles
-from tools.cluster.zookeeper import ZooKeeperError, class_path
+from tools.cluster.secured.files import USERS, ZOOKEEPER_FILE, SecuredBroker, SecuredFiles
+from tools.cluster.zookeeper import Stores, ZooKeeperError, class_path
 from tools.wire.security import Security
 
 __all__ = ["DEFAULT_DIRECTORY", "ClusterError", "LocalCluster", "NotServing"]
@@ -70,6 +70,8 @@ START_ERROR = "ottla broker: "
 """A broker that cannot start prints one line with this prefix and the reason."""
 UNKNOWN_SETTING = re.compile(r"unknown setting '.*")
 """The end of a broker's warning; the start, which says where the setting is, differs between brokers."""
+ZOOKEEPER_STORES = Stores(f"../security/{ZOOKEEPER_FILE}", f"../security/{ZOOKEEPER_FILE}")
+"""Relative to the directory of ZooKeeper."""
 SOURCE_ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -289,14 +291,15 @@ class LocalCluster:
                 index + 1: BrokerPorts(more[4 * index], ports[3 * index + 1], *more[4 * index + 1 : 4 * index + 4])
                 for index in range(brokers)
             }
+        is_embedded = zookeeper is None
         if zookeeper is None:
             self._note_new(self._files.zookeeper.directory)
-            self._files.zookeeper.create(zookeeper_port)
+            self._files.zookeeper.create(zookeeper_port, ZOOKEEPER_STORES if secure else None)
             zookeeper = self._files.zookeeper.connect
         if links:
             self._note_new(self._files.links.path)
             self._files.links.create(LOCAL_HOST, zookeeper, linked)
-        secured: list[SecuredBroker] = self._secure(clients, ports[::3]) if secure else []
+        secured: list[SecuredBroker] = self._secure(clients, ports[::3], with_zookeeper=is_embedded) if secure else []
         for index in range(brokers):
             broker = self._files.broker_directory(index + 1)
             self._note_new(broker.path)
@@ -314,7 +317,9 @@ class LocalCluster:
                 f"{secured.client_properties} is there already, and --secure would replace it: move it away"
             )
 
-    def _secure(self, clients: ClientListener, client_ports: Sequence[int]) -> list[SecuredBroker]:
+    def _secure(
+        self, clients: ClientListener, client_ports: Sequence[int], *, with_zookeeper: bool
+    ) -> list[SecuredBroker]:
         """Makes certificates and passwords."""
         count = len(client_ports)
         more = free_ports(2 * count)
@@ -323,7 +328,9 @@ class LocalCluster:
             ",".join(f"{clients.advertised}:{port}" for port in ports) for ports in (client_ports, more[:count])
         )
         hosts = [host for host in (clients.advertised, clients.host) if host not in EVERY_ADDRESS]
-        self._files.secured.create(range(1, count + 1), hosts, for_login, for_certificates)
+        self._files.secured.create(
+            range(1, count + 1), hosts, for_login, for_certificates, with_zookeeper=with_zookeeper
+        )
         return [
             SecuredBroker(self._files.secured.settings(index + 1), more[index], more[count + index])
             for index in range(count)
@@ -596,6 +603,7 @@ class LocalCluster:
         for broker in brokers:
             if broker.properties().get("ssl.keystore.location") == str(self.secured.keystore(broker.id)):
                 self.secured.refuse_expired(broker.id)
+        self.secured.renew_zookeeper()
 
     def _refuse_if_in_use(self, brokers: Sequence[BrokerDirectory]) -> None:
         running = self.running()

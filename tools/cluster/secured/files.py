@@ -3,6 +3,7 @@
 DIR/security/authority.pem, authority.key                who signs the certificates
 DIR/security/passwords                                   user=password, a line each
 DIR/security/broker-<id>.pem                             a broker's key and certificate
+DIR/security/zookeeper.pem                               the key and the certificate of ZooKeeper, and of its clients: those who have it
 DIR/security/<user>/client.pem                           the user's key and certificate
 DIR/security/<user>/{client.properties,...}              how the user's clients connect (`client_files.py`)
 DIR/security/new                                         while users and rights are not yet in ZooKeeper
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from protocol.zk.access import NETTY
 from tools.admin.naming import CLIENT_PROPERTIES
 from tools.cluster.processes import ClusterError
 from tools.cluster.secured.client_files import PLAIN, ClientAccess
@@ -39,6 +41,8 @@ NAME_OF_A_CERTIFICATE = "RULE:^CN=([^,]+).*$/$1/,DEFAULT"
 """A client whose certificate says CN=alice is User:alice, as if it had logged in."""
 AUTHORITY = "ottla's authority of one cluster"
 OWNERS_DIRECTORY = 0o700
+ZOOKEEPER_FILE = "zookeeper.pem"
+ZOOKEEPER_PROTOCOL = "TLSv1.3"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +62,24 @@ class SecuredFiles:
         self.client_properties = run_directory / CLIENT_PROPERTIES
         self.authority_file = self.path / "authority.pem"
         self.passwords_file = self.path / "passwords"
+        self.zookeeper_file = self.path / ZOOKEEPER_FILE
         self.new_file = self.path / "new"
 
     def exists(self) -> bool:
         """Whether the cluster was made with `--secure`."""
         return self.authority_file.exists() and self.passwords_file.exists()
 
-    def create(self, brokers: Sequence[int], hosts: Sequence[str], servers: str, mutual_tls_servers: str) -> None:
-        """Makes everything. `hosts`: how clients name the brokers, besides this machine. Raises ClusterError, OSError."""
+    def create(
+        self,
+        brokers: Sequence[int],
+        hosts: Sequence[str],
+        servers: str,
+        mutual_tls_servers: str,
+        *,
+        with_zookeeper: bool = False,
+    ) -> None:
+        """Makes everything. `hosts`: how clients name the brokers, besides this machine. `with_zookeeper`: it is on this machine, and has
+        TLS, too. Raises ClusterError, OSError."""
         from tools.cluster.secured.authority import Authority
 
         self.path.mkdir(parents=True)
@@ -78,6 +92,8 @@ class SecuredFiles:
         self._write(self.authority_file, authority.certificate)
         for broker in brokers:
             self._sign_broker(authority, broker, hosts)
+        if with_zookeeper:
+            self._sign_zookeeper(authority)
         for user in USERS:
             self.write_user(user, servers, mutual_tls_servers)
         self._write(self.client_properties, (self.path / ADMIN / CLIENT_PROPERTIES).read_text())
@@ -109,6 +125,21 @@ class SecuredFiles:
             "plain.sasl.jaas.config": f"{login} {users};",
             "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
             "super.users": f"User:{ADMIN};User:{BROKER}",
+            **(self._zookeeper_settings() if self.zookeeper_file.exists() else {}),
+        }
+
+    def _zookeeper_settings(self) -> dict[str, str]:
+        """ZooKeeper and brokers have one certificate, and trust no other: those of users lead to the same authority."""
+        file = str(self.zookeeper_file)
+        return {
+            "zookeeper.ssl.client.enable": "true",
+            "zookeeper.clientCnxnSocket": NETTY,
+            "zookeeper.ssl.protocol": ZOOKEEPER_PROTOCOL,
+            "zookeeper.ssl.keystore.type": "PEM",
+            "zookeeper.ssl.keystore.location": file,
+            "zookeeper.ssl.truststore.type": "PEM",
+            "zookeeper.ssl.truststore.location": file,
+            "zookeeper.set.acl": "true",
         }
 
     def keystore(self, broker: int) -> Path:
@@ -179,6 +210,13 @@ class SecuredFiles:
                 "makes a new one"
             )
 
+    def renew_zookeeper(self) -> None:
+        """A new certificate if the one of ZooKeeper has expired, while nothing runs. Raises ClusterError, OSError."""
+        from tools.cluster.secured.authority import ended_at
+
+        if self.zookeeper_file.exists() and ended_at(self._read(self.zookeeper_file)) is not None:
+            self._sign_zookeeper(self.authority())
+
     def sign_user(self, user: str, validity: Validity | None = None) -> None:
         """Replaces a user's key and certificate. Raises ClusterError, OSError."""
         self._write(self.certificate(user), self.authority().sign(user, validity=validity))
@@ -201,6 +239,9 @@ class SecuredFiles:
         except ValueError as problem:
             raise ClusterError(str(problem)) from None
         self._write(self.keystore(broker), signed)
+
+    def _sign_zookeeper(self, authority: Authority) -> None:
+        self._write(self.zookeeper_file, authority.sign(BROKER, LOCAL_NAMES))
 
     def write_passwords(self, passwords: Mapping[str, str]) -> None:
         """By user. Raises OSError."""

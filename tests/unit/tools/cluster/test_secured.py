@@ -19,9 +19,11 @@ from tools.admin.naming import Where
 from tools.cluster.local_cluster import ClusterError, LocalCluster
 from tools.cluster.run_directory import ClientListener, RunDirectory
 from tools.cluster.secured.__main__ import make, share
-from tools.cluster.secured.authority import Authority, past_validity
+from tools.cluster.secured.authority import Authority, ended_at, past_validity
 from tools.cluster.secured.client_files import ClientAccess
 from tools.cluster.secured.files import BROKER, USERS, SecuredFiles
+from tools.cluster.zookeeper import EmbeddedZooKeeper
+from tools.cluster.zookeeper_place import place_of_brokers
 from tools.properties_file import read_properties
 from tools.wire.client_properties import read_security
 
@@ -122,6 +124,26 @@ def test_java_finds_files_in_any_directory(tmp_path: Path) -> None:
         (trusted,) = [value for key, value, _ in properties if key == "ssl.truststore.location"]
         assert Path(trusted).exists()
         assert read_security(path, ignores_others=True).trusted
+
+
+def test_zookeeper_of_the_cluster_has_tls(tmp_path: Path) -> None:
+    """It and the brokers have one certificate, and trust that alone; one that has expired is replaced at the start."""
+    cluster = LocalCluster(tmp_path / "run")
+    cluster.create(brokers=1, secure=True)
+    secured = cluster.secured
+    assert secured is not None
+    place = place_of_brokers(cluster.directory)
+    assert place is not None
+    assert place.access.protects
+    assert place.access.tls is not None
+    assert place.access.tls.client_context.cert_store_stats()["x509"] == 1
+    assert EmbeddedZooKeeper(cluster.directory / "zookeeper").tls() is not None
+    before = secured.zookeeper_file.read_text()
+    secured.renew_zookeeper()
+    assert secured.zookeeper_file.read_text() == before
+    secured.zookeeper_file.write_text(secured.authority().sign("broker", ["127.0.0.1"], past_validity()))
+    secured.renew_zookeeper()
+    assert ended_at(secured.zookeeper_file.read_text()) is None
 
 
 def test_commands_find_the_settings(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:

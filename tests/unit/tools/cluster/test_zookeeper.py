@@ -56,7 +56,9 @@ def test_many_partitions_get_both_compilers(
 ) -> None:
     commands: list[list[str]] = []
     monkeypatch.setattr(ServerProcess, "start", lambda self, command, environment: commands.append(command))
-    EmbeddedZooKeeper(tmp_path).start(partitions=partitions)
+    zookeeper = EmbeddedZooKeeper(tmp_path)
+    zookeeper.create(1)
+    zookeeper.start(partitions=partitions)
     (command,) = commands
     assert [option for option in command if "TieredStopAtLevel" in option][-1] == f"-XX:TieredStopAtLevel={level}"
 
