@@ -182,7 +182,7 @@ class ZooKeeperSession:
         self._outstanding: set[asyncio.Future[Any]] = set()
         self._is_started = False
         self._refusal = ""
-        self._logged_refusal = ""
+        self._logged_refusals: set[str] = set()
         self._first_connected = asyncio.Event()
         self._stopped = asyncio.Event()
 
@@ -450,14 +450,15 @@ class ZooKeeperSession:
             self.on_session_lost()
         self._connection = connection
         self._session_id, self._password, self._timeout_ms = session_id, password, timeout_ms
-        self._refusal = self._logged_refusal = ""
+        self._refusal = ""
+        self._logged_refusals.clear()
         self._first_connected.set()
         self._change_state(SessionState.CONNECTED)
 
     def on_refused(self, reason: str, is_worth_a_line: bool) -> None:
         self._refusal = reason
-        if is_worth_a_line and reason != self._logged_refusal:
-            self._logged_refusal = reason
+        if is_worth_a_line and reason not in self._logged_refusals:
+            self._logged_refusals.add(reason)
             log.warning("ZooKeeper cannot be used: %s", reason)
 
     def on_connection_lost(self) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import pytest
 
+from protocol.zk.kazoo_client import SessionClient
 from protocol.zk.session import (
     REPETITIONS_MAX,
     ConnectionLoss,
@@ -75,3 +77,17 @@ async def test_a_step_that_ends_every_connection_is_not_repeated_for_ever(timeou
     with pytest.raises(ConnectionLoss):
         await session.repeated(step, timeout_s)
     assert attempts == expected
+
+
+def test_each_reason_is_logged_once_until_there_is_a_connection(caplog: pytest.LogCaptureFixture) -> None:
+    """The certificates of a whole ensemble often expire together, and then its servers are tried in turn, many times in a second."""
+    session = ZooKeeperSession("one:1,two:1", session_timeout_ms=1000)
+    session._client = cast(SessionClient, object())
+    for _ in range(3):
+        session.on_refused("one:1: expired", True)
+        session.on_refused("two:1: expired", True)
+    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == ["one:1: expired", "two:1: expired"]
+    caplog.clear()
+    session.on_connected(1, 7, b"", 1000)
+    session.on_refused("two:1: expired", True)
+    assert [record.levelname for record in caplog.records if "expired" in record.getMessage()] == ["WARNING"]
