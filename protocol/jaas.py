@@ -11,6 +11,8 @@ MODULES: Mapping[str, str] = MappingProxyType(
     {"PlainLoginModule": "PLAIN", "ScramLoginModule": "SCRAM", "OAuthBearerLoginModule": "OAUTHBEARER"}
 )
 """The last part of a login module's class -> how the names of its mechanisms start."""
+ZOOKEEPERS_MODULES: Mapping[str, str] = MappingProxyType({"DigestLoginModule": "DIGEST-MD5"})
+"""The same for a login at ZooKeeper."""
 FLAGS = ("required", "requisite", "sufficient", "optional")
 PACKAGE = "org.apache.kafka.common.security"
 LOGIN = 'required username="..." password="...";'
@@ -19,6 +21,7 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
         "PLAIN": f"{PACKAGE}.plain.PlainLoginModule {LOGIN}",
         "SCRAM": f"{PACKAGE}.scram.ScramLoginModule {LOGIN}",
         "OAUTHBEARER": f"{PACKAGE}.oauthbearer.OAuthBearerLoginModule required;",
+        "DIGEST-MD5": f"org.apache.zookeeper.server.auth.DigestLoginModule {LOGIN}",
     }
 )
 TOKEN = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s"'=;]+)|([=;]))""", re.DOTALL)
@@ -47,9 +50,9 @@ class Entry(NamedTuple):
         return f"Entry({self.mechanism!r}, ...)"
 
 
-def read_jaas(text: str) -> Login:
+def read_jaas(text: str, modules: Mapping[str, str] = MODULES) -> Login:
     """A client's entry, with the options `username` and `password`. Raises BadJaas."""
-    mechanism, options = read_entry(text)
+    mechanism, options = read_entry(text, modules)
     for name in options:
         if name not in ("username", "password"):
             raise BadJaas(f"option {name} is not supported; username and password are")
@@ -58,15 +61,17 @@ def read_jaas(text: str) -> Login:
     return Login(mechanism, options["username"], options["password"])
 
 
-def read_entry(text: str) -> Entry:
+def read_entry(text: str, modules: Mapping[str, str] = MODULES) -> Entry:
     """Reads one entry: a login module, `required`, its options, a semicolon. Raises BadJaas."""
     tokens = _tokens(text)
-    mechanism = MODULES.get(tokens[0].rpartition(".")[2]) if tokens else None
-    example = EXAMPLES[mechanism or "SCRAM"]
+    mechanism = modules.get(tokens[0].rpartition(".")[2]) if tokens else None
+    example = EXAMPLES[mechanism or ("SCRAM" if modules is MODULES else next(iter(modules.values())))]
     if len(tokens) < 3 or tokens[1].lower() not in FLAGS or tokens[-1] != ";":
         raise BadJaas(f"expected {example}")
     if mechanism is None:
-        raise BadJaas(f"login module {tokens[0]} is not supported; {', '.join(MODULES)} are")
+        raise BadJaas(
+            f"login module {tokens[0]} is not supported; {', '.join(modules)} {'are' if len(modules) > 1 else 'is'}"
+        )
     rest = tokens[2:-1]
     if len(rest) % 3 or any(equals != "=" for equals in rest[1::3]):
         raise BadJaas(f"expected {example}")

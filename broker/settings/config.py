@@ -227,6 +227,9 @@ class BrokerConfig:
         "", doc="as whom this broker logs in at ZooKeeper, by digest; empty: as nobody"
     )
     zookeeper_digest_password: str = setting("", is_secret=True, doc="the password of zookeeper.digest.user")
+    zookeeper_sasl_jaas_config: str = setting(
+        "", is_secret=True, doc="ottla's own: as whom this broker logs in at ZooKeeper by SASL: a DigestLoginModule"
+    )
     zookeeper_set_acl: bool = setting(
         False, doc="whether only as whom brokers log in may change new nodes, and read those with secrets"
     )

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from protocol.jaas import ZOOKEEPERS_MODULES, BadJaas, read_jaas
 from protocol.pkcs12_apart import read_pkcs12_apart
 from protocol.tls_settings import PEM, PKCS12, VERSIONS, Followed, TlsSettings
 from protocol.zk.protection import ZooKeeperLogin
@@ -23,6 +24,7 @@ KEYSTORE = "zookeeper.ssl.keystore.location"
 STORES = (KEYSTORE, "zookeeper.ssl.truststore.location")
 """The settings that name files."""
 DIGEST_USER, DIGEST_PASSWORD = "zookeeper.digest.user", "zookeeper.digest.password"
+SASL = "zookeeper.sasl.jaas.config"
 SET_ACL = "zookeeper.set.acl"
 REVOCATION = ("zookeeper.ssl.crl.enable", "zookeeper.ssl.ocsp.enable")
 DEFAULTS: Mapping[str, str] = {
@@ -33,7 +35,7 @@ TYPES = {".pem": PEM, ".p12": PKCS12, ".pfx": PKCS12, ".jks": "JKS", ".bcfks": "
 """The end of a file's name -> the type of the store (ZooKeeper's KeyStoreFileType)."""
 UNSAFE_WITHOUT_IDENTITY = (
     f"{SET_ACL}=true: nobody would own the new nodes; log in by {DIGEST_USER} and {DIGEST_PASSWORD}, "
-    f"or by a certificate ({ENABLE}=true, {KEYSTORE})"
+    f"by {SASL}, or by a certificate ({ENABLE}=true, {KEYSTORE})"
 )
 
 
@@ -43,12 +45,13 @@ class BadAccess(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperAccess:
-    """`login`: as whom every connection logs in; None: as nobody. `tls`: None: in the clear. `protects`: new nodes are those of the login
-    or of the certificate (`protection.py`)."""
+    """`login`: as whom every connection logs in by the scheme `digest`, `sasl`: by SASL DIGEST-MD5; None: as nobody. `tls`: None: in the
+    clear. `protects`: new nodes are those of the login or of the certificate (`protection.py`)."""
 
     login: ZooKeeperLogin | None = None
     tls: ZooKeeperTls | None = None
     protects: bool = False
+    sasl: ZooKeeperLogin | None = None
 
 
 ANONYMOUS = ZooKeeperAccess()
@@ -92,9 +95,20 @@ def zookeeper_access(properties: Mapping[str, str]) -> ZooKeeperAccess:
             )
     tls = ZooKeeperTls(properties) if uses_tls else None
     protects = _is_true(properties, SET_ACL)
-    if protects and login is None and not (tls is not None and tls.has_certificate):
+    sasl = _sasl_login(properties.get(SASL, ""))
+    if protects and login is None and sasl is None and not (tls is not None and tls.has_certificate):
         raise BadAccess(UNSAFE_WITHOUT_IDENTITY)
-    return ZooKeeperAccess(login, tls, protects)
+    return ZooKeeperAccess(login, tls, protects, sasl)
+
+
+def _sasl_login(jaas: str) -> ZooKeeperLogin | None:
+    if not jaas.strip():
+        return None
+    try:
+        found = read_jaas(jaas, ZOOKEEPERS_MODULES)
+    except BadJaas as problem:
+        raise BadAccess(f"{SASL}: {problem}") from None
+    return ZooKeeperLogin(found.username, found.password)
 
 
 def _is_true(properties: Mapping[str, str], key: str) -> bool:

@@ -6,7 +6,7 @@ import socket
 import ssl
 
 from protocol.tls import WITHOUT_TLS, ClientTls, tls_reason
-from protocol.zk.access import ENABLE, KEYSTORE
+from protocol.zk.access import ENABLE, KEYSTORE, SASL
 
 ALERT = "alert "
 
@@ -53,6 +53,11 @@ def refusal(problem: BaseException, *, uses_tls: bool) -> str:
             return f"it refuses the certificate of this side ({alert}): see {KEYSTORE}"
         return f"it ended the handshake of TLS ({alert})"
     return f"the handshake of TLS failed ({reason})"
+
+
+def login_refusal(user: str, reason: str) -> str:
+    """Why a login by SASL has failed."""
+    return f"it refuses the login of {user!r} by DIGEST-MD5 ({reason}): see {SASL}"
 
 
 def is_end(problem: BaseException) -> bool:

@@ -25,6 +25,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 import select
 import ssl
 import struct
@@ -39,6 +40,7 @@ from kazoo.exceptions import EXCEPTIONS, ConnectionLoss, KazooException
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import CLOSE_RESPONSE, ConnectionDropped, ConnectionHandler
 from kazoo.protocol.serialization import (
+    SASL,
     CloseInstance,
     Connect,
     GetChildren,
@@ -49,10 +51,12 @@ from kazoo.protocol.serialization import (
 )
 from kazoo.retry import KazooRetry
 
+from protocol.digest_md5 import BadChallenge, DigestMd5
 from protocol.tls import ClientTls
 from protocol.zk.access import ANONYMOUS, ZooKeeperAccess
-from protocol.zk.handshake import is_end, open_connection, refusal
+from protocol.zk.handshake import is_end, login_refusal, open_connection, refusal
 from protocol.zk.operations import WatchCallback, WatchEvent, WatchKind
+from protocol.zk.protection import ZooKeeperLogin
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +73,9 @@ HANDSHAKE_S_MIN = 0.5
 TLS_FACTOR = 4
 """A handshake of TLS may take so many times longer: a JVM that has just started is slow at its first ones."""
 THREAD_RESTART_S = 0.5
+SASL_URI = "zookeeper/zk-sasl-md5"
+"""The same for all servers (ZooKeeper's SecurityUtils)."""
+SASL_NONCE_BYTES = 16
 
 
 class Mailbox:
@@ -328,6 +335,10 @@ class WatchData:
         return None
 
 
+class LoginRefused(ConnectionDropped):  # type: ignore[misc]
+    """kazoo connects again. The text says as whom, and why."""
+
+
 class Connection(ConnectionHandler):  # type: ignore[misc]
     """kazoo's connection loop with the fence, batched writes and watches that survive a reconnect."""
 
@@ -374,6 +385,8 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         self.handler.handshake_s = self._handshake_s * TLS_FACTOR
         try:
             read_timeout_ms, connect_timeout_ms = super()._connect(host, address, port)
+            if self.client.sasl is not None:
+                self._log_in(self.client.sasl, connect_timeout_ms / 1000)
         except (ConnectionDropped, OSError) as problem:
             self._report(host, port, problem)
             raise
@@ -387,6 +400,27 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         )
         return read_timeout_ms, connect_timeout_ms
 
+    def _log_in(self, login: ZooKeeperLogin, timeout_s: float) -> None:
+        """By SASL DIGEST-MD5, the only mechanism of ZooKeeper without Kerberos. Raises LoginRefused."""
+        digest = DigestMd5(login.user, login.password, SASL_URI, secrets.token_hex(SASL_NONCE_BYTES))
+        try:
+            digest.check(self._ask(digest.answer(self._ask(b"", 1, timeout_s)), 2, timeout_s))
+        except (BadChallenge, KazooException) as problem:
+            if isinstance(problem, ConnectionDropped):
+                raise
+            reason = str(problem) if isinstance(problem, BadChallenge) else type(problem).__name__
+            raise LoginRefused(login_refusal(login.user, reason)) from None
+
+    def _ask(self, token: bytes, xid: int, timeout_s: float) -> bytes:
+        """One step of the login. Raises BadChallenge, KazooException."""
+        self._submit(SASL(token), timeout_s, xid)
+        header, message, at = self._read_header(timeout_s)
+        if header.err:
+            raise EXCEPTIONS[header.err]()
+        if header.xid != xid:
+            raise BadChallenge("it answers something else")
+        return bytes(SASL.deserialize(message, at)[0] or b"")
+
     def _report(self, host: str, port: int, problem: BaseException) -> None:
         """Tells the loop why the connection cannot be used, if there is more to it than silence."""
         cause = problem.__context__ if isinstance(problem, ConnectionDropped) else problem
@@ -394,9 +428,11 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
             self._handshake_s *= 2
         uses_tls = self.handler.tls is not None
         reason = refusal(cause or ConnectionResetError(), uses_tls=uses_tls)
+        is_worth_a_line = uses_tls and cause is not None and not is_end(cause)
+        if isinstance(problem, LoginRefused):
+            reason, is_worth_a_line = str(problem), True
         if reason:
             shown = f"[{host}]" if ":" in host else host
-            is_worth_a_line = uses_tls and cause is not None and not is_end(cause)
             self._mailbox.post(self._observer.on_refused, f"{shown}:{port}: {reason}", is_worth_a_line)
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
@@ -526,6 +562,7 @@ class Client(KazooClient):  # type: ignore[misc]
             logger=logger,
             auth_data={("digest", f"{login.user}:{login.password}")} if login is not None else None,
         )
+        self.sasl = access.sasl
         self._mailbox = mailbox
         self._observer = observer
         self._connection = Connection(self, self._conn_retry.copy(), mailbox, observer)

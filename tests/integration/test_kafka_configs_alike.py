@@ -59,6 +59,7 @@ OWN = OF_THE_AUTHORIZER | {
     "queued.max.response.bytes",
     "zookeeper.digest.password",
     "zookeeper.digest.user",
+    "zookeeper.sasl.jaas.config",
     "socket.frame.timeout.ms",
     "socket.response.timeout.ms",
     "transaction.memory.max.bytes",

@@ -18,7 +18,7 @@ from tests.conftest import ClusterFactory
 from tests.support import forked_commands
 from tests.support.cli import Cli
 from tests.support.invariants import ZooKeeperView, eventually
-from tests.support.secure_zookeeper import SecureZooKeeper
+from tests.support.secure_zookeeper import SASL_LOGIN, SASL_MODULE, SecureZooKeeper
 from tests.support.zookeeper_sessions import States, open_session
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.secured.authority import Authority, past_validity
@@ -133,6 +133,39 @@ async def test_tls_at_a_port_without_and_without_a_check_of_the_host(
     settings = {**secure.settings(), "zookeeper.ssl.endpoint.identification.algorithm": ""}
     async with open_session(f"localhost:{secure.address[1]}", access=zookeeper_access(settings)) as other:
         await other.heartbeat()
+
+
+def jaas(password: str) -> dict[str, str]:
+    return {
+        "zookeeper.sasl.jaas.config": f'{SASL_MODULE} required username="{SASL_LOGIN.user}" password="{password}";',
+    }
+
+
+async def test_a_login_by_sasl(secure: SecureZooKeeper, caplog: pytest.LogCaptureFixture) -> None:
+    """Nodes are the user's, as Kafka's are, and stay it over a reconnect; also those of whom the certificate names."""
+    settings = {**secure.settings("first"), "zookeeper.set.acl": "true", **jaas(SASL_LOGIN.password)}
+    async with open_session(f"{secure.connect}/sasl", 20_000, zookeeper_access(settings)) as session:
+        await session.create("/mine", b"1")
+        states = States(session)
+        await asyncio.to_thread(secure.stop)
+        await states.wait_for(SessionState.SUSPENDED)
+        await asyncio.to_thread(secure.start)
+        await states.wait_for(SessionState.CONNECTED)
+        await session.set("/mine", b"2")
+    with closing(ZooKeeperView(secure.connect, secure.certificate("view"), secure.trusted)) as view:
+        acl, _ = view.client.get_acls("/sasl/mine")
+    owners = {(entry.id.scheme, entry.id.id) for entry in acl if entry.perms == 31}
+    assert owners == {("sasl", SASL_LOGIN.user), ("x509", "CN=first")}
+    other = zookeeper_access({**secure.settings("second"), **jaas(SASL_LOGIN.password)})
+    async with open_session(f"{secure.connect}/sasl", access=other) as session:
+        await session.set("/mine", b"3")
+    refused = ZooKeeperSession(
+        secure.connect, session_timeout_ms=4000, access=zookeeper_access({**secure.settings(), **jaas("WRONG-ONE")})
+    )
+    with pytest.raises(ZooKeeperUnavailable, match=r"it refuses the login of 'kafka' by DIGEST-MD5 .*: see zookeeper"):
+        await refused.start(REFUSED_S)
+    assert "WRONG-ONE" not in caplog.text
+    assert SASL_LOGIN.password not in caplog.text
 
 
 def test_brokers_and_commands(secure: SecureZooKeeper, new_cluster: ClusterFactory, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""One `server.properties` for ottla and a real Kafka: TLS to ZooKeeper, and nodes that belong to the certificate (CLI-5, FMT-2)."""
+"""One `server.properties` for ottla and a real Kafka: TLS to ZooKeeper, a login by SASL, and nodes that belong to both (CLI-5, FMT-2)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from tests.support.kafka_tools import KafkaTools
-from tests.support.secure_zookeeper import SecureZooKeeper
+from tests.support.secure_zookeeper import SASL_LOGIN, SASL_MODULE, SecureZooKeeper
 from tests.support.swappable_broker import Kind, SwappableBroker
 
 pytestmark = [pytest.mark.integration, pytest.mark.kafka]
@@ -34,9 +34,20 @@ def changes(broker: SwappableBroker, topic: str, retention_ms: int) -> None:
     assert not failed
 
 
-def test_either_continues_with_the_nodes_of_the_other(tmp_path: Path, kafka_tools: KafkaTools) -> None:
+@pytest.mark.parametrize("has_sasl", [False, True])
+def test_either_continues_with_the_nodes_of_the_other(
+    tmp_path: Path, kafka_tools: KafkaTools, monkeypatch: pytest.MonkeyPatch, has_sasl: bool
+) -> None:
     with SecureZooKeeper(tmp_path / "zookeeper") as zookeeper:
         settings = {**zookeeper.settings(), "zookeeper.set.acl": "true"}
+        owners = {("x509", "CN=broker")}
+        if has_sasl:
+            login = f'{SASL_MODULE} required username="{SASL_LOGIN.user}" password="{SASL_LOGIN.password}";'
+            settings["zookeeper.sasl.jaas.config"] = login
+            of_kafka = tmp_path / "client.conf"
+            of_kafka.write_text(f"Client {{ {login} }};\n")
+            monkeypatch.setenv("JAVA_TOOL_OPTIONS", f"-Djava.security.auth.login.config={of_kafka}")
+            owners.add(("sasl", SASL_LOGIN.user))
         with SwappableBroker(tmp_path / "cluster", kafka_tools, settings, zookeeper) as broker:
             turns: list[tuple[Kind, str]] = [("ottla", "ours"), ("Kafka", "theirs"), ("ottla", "again")]
             topics: dict[str, int] = {}
@@ -48,8 +59,5 @@ def test_either_continues_with_the_nodes_of_the_other(tmp_path: Path, kafka_tool
                 for number, topic in enumerate(topics):
                     changes(broker, topic, 1_000_000 + number)
                     acl, _ = broker.zk.client.get_acls(f"/brokers/topics/{topic}")
-                    assert {(entry.id.scheme, entry.id.id) for entry in acl} == {
-                        ("x509", "CN=broker"),
-                        ("world", "anyone"),
-                    }
+                    assert {(entry.id.scheme, entry.id.id) for entry in acl} == owners | {("world", "anyone")}
                 broker.stop(signal.SIGTERM)

@@ -1,17 +1,24 @@
-"""A real ZooKeeper of a test's own whose only port has TLS, and wants a certificate of its authority."""
+"""A real ZooKeeper of a test's own whose only port has TLS, and wants a certificate of its authority. Users may log in by SASL."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.support.zookeeper import ZooKeeperServer
+from protocol.zk.protection import ZooKeeperLogin
+from tests.support.zookeeper import START_TIMEOUT_S, ZooKeeperServer
 from tools.cluster.ports import LOCAL_HOST
 from tools.cluster.secured.authority import Authority, Validity
 from tools.cluster.zookeeper import Stores
 
 BOTH_PROTOCOLS = "ssl.enabledProtocols=TLSv1.2,TLSv1.3\n"
 """Of `zoo.cfg`: Kafka's default is TLSv1.2."""
+
+
+JAAS_FILE = "jaas.conf"
+SASL_MODULE = "org.apache.zookeeper.server.auth.DigestLoginModule"
+SASL_LOGIN = ZooKeeperLogin("kafka", "the secret, of brokers")
+"""Its only user by SASL."""
 
 
 class SecureZooKeeper(ZooKeeperServer):
@@ -29,10 +36,17 @@ class SecureZooKeeper(ZooKeeperServer):
         return self
 
     def prepare(self) -> None:
+        (self.directory / JAAS_FILE).write_text(
+            f'Server {{ {SASL_MODULE} required user_{SASL_LOGIN.user}="{SASL_LOGIN.password}"; }};\n'
+        )
         with self._zookeeper.config_file.open("a") as file:
             file.write(
                 f"{BOTH_PROTOCOLS}authProvider.sasl=org.apache.zookeeper.server.auth.SASLAuthenticationProvider\n"
             )
+
+    def start(self) -> None:
+        self._zookeeper.start([f"-Djava.security.auth.login.config={JAAS_FILE}"])
+        self._zookeeper.wait_ready(START_TIMEOUT_S)
 
     def certificate(self, name: str, validity: Validity | None = None, authority: Authority | None = None) -> Path:
         """A new key with its certificate, in PEM."""

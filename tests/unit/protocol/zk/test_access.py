@@ -111,6 +111,22 @@ def test_kafka_needs_netty_for_tls(socket: str) -> None:
         zookeeper_access({**ENABLED, "zookeeper.clientCnxnSocket": socket})
 
 
+def test_a_login_by_sasl() -> None:
+    module = "org.apache.zookeeper.server.auth.DigestLoginModule"
+    jaas = f'{module} required username="kafka" password="WRONG-ONE";'
+    found = zookeeper_access({"zookeeper.set.acl": "true", "zookeeper.sasl.jaas.config": jaas})
+    assert found.sasl == ZooKeeperLogin("kafka", "WRONG-ONE")
+    assert found.protects
+    for wrong, expected in (
+        ("x.PlainLoginModule required username=a password=b;", "login module x.PlainLoginModule is not supported; DigestLoginModule is"),
+        (f"{module} required username=a;", f"it needs username and password: {module}"),
+        (f'{module} required username="a" password=WRONG-ONE', f"expected {module}"),
+    ):  # fmt: skip
+        with pytest.raises(BadAccess, match=f"zookeeper.sasl.jaas.config: {expected}") as refused:
+            zookeeper_access({"zookeeper.sasl.jaas.config": wrong})
+        assert "WRONG-ONE" not in str(refused.value)
+
+
 def test_nodes_need_an_owner(made: Certificates, tmp_path: Path) -> None:
     owned = {"zookeeper.set.acl": "true"}
     for settings in ({}, ENABLED):
