@@ -11,8 +11,6 @@ import ssl
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from protocol.pkcs12_reader import BadStore, open_store
-
 CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----[A-Za-z0-9+/=\s]+-----END CERTIFICATE-----")
 BEGIN_OF_KEY = re.compile(r"-----BEGIN ((?:[A-Z]+ )*PRIVATE KEY)-----")
 END_OF_KEY = re.compile(r"-----END ((?:[A-Z]+ )*PRIVATE KEY)-----")
@@ -107,19 +105,36 @@ def trust(context: ssl.SSLContext, certificates: Sequence[str] | None) -> None:
 
 
 def read_pkcs12(data: bytes, password: str) -> tuple[Identity | None, list[str]]:
-    """The key with its certificates, and the other certificates, of a store of type PKCS12. Blocks for a second or longer.
+    """The key with its certificates, and the other certificates, of a store of type PKCS12. Raises TlsError."""
+    # Imported late: few brokers have such a store.
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.serialization import pkcs12
 
-    Raises TlsError, and OSError if there can be no further process.
-    """
     try:
-        key, certificate, others = open_store(data, password)
-    except BadStore as problem:
-        raise TlsError(str(problem)) from None
-    if key is None:
-        return None, others if certificate is None else [certificate, *others]
-    if certificate is None:
+        store = pkcs12.load_pkcs12(data, password.encode() if password else None)
+    except ValueError as problem:
+        if "password" in str(problem).lower():
+            raise TlsError("the password of the store is wrong") from None
+        raise TlsError("it is no store of type PKCS12") from None
+    except UnsupportedAlgorithm:
+        raise TlsError("it uses an encryption that is not supported") from None
+    others = [_pem(found.certificate) for found in store.additional_certs]
+    if store.key is None:
+        return None, others if store.cert is None else [_pem(store.cert.certificate), *others]
+    key = store.key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    if store.cert is None:
         raise TlsError("it has a private key without a certificate")
-    return Identity(key, "\n".join((certificate, *others))), others
+    return Identity(key.decode(), "\n".join((_pem(store.cert.certificate), *others))), others
+
+
+def _pem(certificate: object) -> str:
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    text: bytes = certificate.public_bytes(Encoding.PEM)  # type: ignore[attr-defined]
+    return text.decode()
 
 
 def set_suites(context: ssl.SSLContext, names: Sequence[str]) -> None:
