@@ -110,6 +110,11 @@ class ListenerTls:
             raise wanted.wrong(
                 "ssl.truststore.location", "the listener has no truststore, and gets one by a restart only"
             )
+        if self._reading.has("truststore") and not wanted.has("truststore"):
+            raise wanted.wrong(
+                "ssl.truststore.location",
+                "the listener would trust whom this machine trusts: its truststore is removed by a restart only",
+            )
         try:
             check_names(
                 present.certificate,

@@ -332,6 +332,17 @@ async def test_a_listener_without_a_truststore_gets_none(made: Certificates, pla
         await tls.check(changed(made, places, {}, trusting(made)))
 
 
+@pytest.mark.parametrize("wants", ["none", "required"])
+async def test_a_listener_keeps_a_truststore(made: Certificates, places: dict[str, str], wants: str) -> None:
+    """Without one, whoever has a certificate of any authority that the machine trusts could be `User:CN=admin`."""
+    base = {**trusting(made), "ssl.client.auth": wants}
+    tls = loaded_tls("SSL", changed(made, places, {}, base))
+    with pytest.raises(
+        ConfigError, match=r"listener\.name\.ssl\.ssl\.truststore\.location: .* is removed by a restart only"
+    ):
+        await tls.check(changed(made, places, {"truststore.location": ""}, base))
+
+
 async def test_a_message_is_not_as_long_as_a_path(made: Certificates, places: dict[str, str]) -> None:
     before = changed(made, places, {}, {})
     with pytest.raises(ConfigError) as refused:
