@@ -599,7 +599,9 @@ def _translated(error: Exception, path: str) -> ZkError:
     """The ZkError for an error of kazoo."""
     kind = ERRORS.get(type(error))
     if isinstance(error, kazoo_errors.NoAuthError):
-        return ZkError(f"{path}: ZooKeeper allows this to another user only; see zookeeper.digest.user")
+        return ZkError(
+            f"{path}: ZooKeeper allows this to another user only; see zookeeper.digest.user and zookeeper.ssl.keystore.location"
+        )
     if kind is None:
         return ZkError(f"{path}: {type(error).__name__} {error}".rstrip())
     return kind(f"{path}: {kind.__name__}")
