@@ -104,6 +104,8 @@ def test_a_session_that_ends_and_a_zookeeper_that_is_killed(
     before = session_of(zk, 1)
     ottla(cluster, "fault expire-session broker 1")
     eventually(lambda: session_of(zk, 1) not in (0, before), "it registers again", SOON_S)
+    eventually(lambda: all_in_sync(zk), "nothing waits for ZooKeeper when it is killed", SOON_S)
+    appends(client)
     ottla(cluster, "fault kill zookeeper")
     appends(client)
     ottla(cluster, "fault heal")
