@@ -264,7 +264,8 @@ class Broker:
         if self._sasl.has_scram:
             self._configs.of_clients.users = self._scram_users
         self._quotas = Quotas(config, clock.monotonic)
-        self._connection_rates = ConnectionRates(config, clock.monotonic)
+        look_ups = asyncio.Semaphore(1)
+        self._connection_rates = ConnectionRates(config, clock.monotonic, look_ups)
         self._creation_rates = CreationRates(
             config, clock.monotonic, self._listeners.client_names, self._listeners.replica_listener
         )
@@ -293,6 +294,7 @@ class Broker:
             shares,
             connections_of_hosts(config.max_connections_per_ip_overrides),
             self._max_at(config),
+            look_ups,
         )
         if self._listeners.replica_listener in self._max_at(config):
             log.warning(

@@ -61,13 +61,14 @@ class ConnectionCounts:
         shares: DescriptorShares | None = None,
         max_of: Mapping[str, int] = NO_OVERRIDES,
         max_at: Mapping[str, int] = NO_OVERRIDES,
+        look_ups: asyncio.Semaphore | None = None,
     ) -> None:
         """`max_of`: host -> its number in place of `max_per_address`. Names of hosts need a running loop.
 
-        `max_at`: listener -> its number.
+        `max_at`: listener -> its number. `look_ups`: the turn of who looks for the addresses of a host.
         """
         self._overrides: Mapping[str, int] = NO_OVERRIDES
-        self._of_hosts = ByHost(PER_IP_OVERRIDES)
+        self._of_hosts = ByHost(PER_IP_OVERRIDES, look_ups)
         self.limit(max_connections, max_per_address, max_of, max_at)
         self._clients_share = shares.clients if shares is not None else sys.maxsize
         self._brokers_share = shares.brokers if shares is not None else sys.maxsize

@@ -99,15 +99,15 @@ class _Pending:
 class _Accepted:
     """A connection before its turn has come."""
 
-    __slots__ = ("_accepted", "_address", "_server")
+    __slots__ = ("_accepted", "_server", "remote_address")
 
     def __init__(self, server: TlsServer, accepted: socket.socket, address: str) -> None:
         self._server = server
         self._accepted = accepted
-        self._address = address
+        self.remote_address = address
 
     def begin(self) -> None:
-        self._server.admit(self._accepted, self._address)
+        self._server.admit(self._accepted, self.remote_address)
 
     def abort(self) -> None:
         self._accepted.close()

@@ -1,7 +1,8 @@
 """Where the new connections of a listener wait for their turn, while they come faster than `max.connection.creation.rate` (KIP-612).
 
-One that waits is accepted, and at most its first bytes are read. Its client notices only that no answer comes. Kafka leaves those behind
-the first one to the kernel. Whoever has gone when its turn comes gives it to the next one.
+One that waits is accepted, and at most its first bytes are read. Its client notices only that no answer comes. Addresses take turns, so
+that many connections of one keep no other out, such as a follower (BAD-34). Kafka leaves those behind the first one to the kernel, in
+their order. Whoever has gone when its turn comes gives it to the next one.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ GONE: Final = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 class Arriving(Protocol):
     """A new connection."""
 
+    remote_address: str
+
     def begin(self) -> None:
         """Its turn has come."""
 
@@ -52,30 +55,39 @@ class Turnstile:
         self._listener = listener
         self._wait_ms = wait_ms
         self._room = room
-        self._waiting: deque[Arriving] = deque()
+        self._waiting: dict[str, deque[Arriving]] = {}
+        """By address, none empty. The first address has the next turn."""
+        self._count = 0
+        """Of all that wait."""
         self._timer: asyncio.TimerHandle | None = None
         self._refusals = RareLine(REFUSALS_LOGGED_EVERY_S, monotonic)
 
     def passes(self, one: Arriving) -> bool:
         """False: its `begin` or `abort` is called later, or `abort` has been called."""
-        if not self._waiting:
+        if not self._count:
             wait_ms = self._wait_ms()
             if not wait_ms:
                 return True
             self._next_in(wait_ms / 1000)
-        elif len(self._waiting) >= max(1, min(WAITING_MAX, self._room())):
+        elif self._count >= max(1, min(WAITING_MAX, self._room())):
+            refused = self._last_of_a_crowd(one.remote_address) or one
             if (earlier := self._refusals.happened()) is not None:
                 others = f" (and {earlier} earlier connections)" if earlier else ""
                 log.warning(
-                    "refused a connection on %s: %s is reached, and %d connections wait%s",
+                    "refused a connection of %s on %s: %s is reached, and %d connections wait%s",
+                    refused.remote_address,
                     self._listener,
                     MAX_CONNECTION_CREATION_RATE,
-                    len(self._waiting),
+                    self._count,
                     others,
                 )
-            one.abort()
-            return False
-        self._waiting.append(one)
+            if refused is not one:
+                self._remove_last(refused.remote_address)
+            refused.abort()
+            if refused is one:
+                return False
+        self._waiting.setdefault(one.remote_address, deque()).append(one)
+        self._count += 1
         return False
 
     def close(self) -> None:
@@ -83,9 +95,19 @@ class Turnstile:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        waiting, self._waiting = self._waiting, deque()
-        for one in waiting:
-            one.abort()
+        waiting, self._waiting, self._count = self._waiting, {}, 0
+        for of_address in waiting.values():
+            for one in of_address:
+                one.abort()
+
+    def _last_of_a_crowd(self, address: str) -> Arriving | None:
+        """The last connection of the address with most of them, if this address would still have fewer with one more."""
+        crowd = max(self._waiting.values(), key=len)
+        return crowd[-1] if len(crowd) > len(self._waiting.get(address, ())) + 1 else None
+
+    def _remove_last(self, address: str) -> None:
+        self._waiting[address].pop()  # it has more
+        self._count -= 1
 
     def _next_in(self, seconds: float) -> None:
         self._timer = asyncio.get_running_loop().call_later(seconds, self._next)
@@ -96,19 +118,37 @@ class Turnstile:
         is_counted = True
         for _ in range(PASSED_IN_A_TURN):
             self._drop_those_who_left()
-            if not self._waiting:
+            if not self._count:
                 return
             if not is_counted and (wait_ms := self._wait_ms()):
                 self._next_in(wait_ms / 1000)
                 return
             is_counted = False
-            self._waiting.popleft().begin()
-        if self._waiting:
+            self._take().begin()
+        if self._count:
             self._next_in(self._wait_ms() / 1000)
 
     def _drop_those_who_left(self) -> None:
-        while self._waiting and self._waiting[0].has_left():
-            self._waiting.popleft().abort()
+        """Until the next one is there."""
+        while self._count:
+            address, of_address = next(iter(self._waiting.items()))
+            if not of_address[0].has_left():
+                return
+            gone = of_address.popleft()
+            self._count -= 1
+            if not of_address:
+                del self._waiting[address]
+            gone.abort()
+
+    def _take(self) -> Arriving:
+        """The next one. Its address has its next turn after all others."""
+        address, of_address = next(iter(self._waiting.items()))
+        del self._waiting[address]
+        one = of_address.popleft()
+        self._count -= 1
+        if of_address:
+            self._waiting[address] = of_address
+        return one
 
 
 def hung_up(descriptor: int) -> bool:

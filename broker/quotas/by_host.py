@@ -16,9 +16,13 @@ log = logging.getLogger(__name__)
 class ByHost:
     """The value of a name counts for the addresses that it has when it is set. They are looked up outside of the loop."""
 
-    def __init__(self, what: str) -> None:
-        """`what`: the value, for the log."""
+    def __init__(self, what: str, turn: asyncio.Semaphore | None = None) -> None:
+        """`what`: the value, for the log. `turn`: who looks for addresses waits for it.
+
+        A loop looks for few names at once, and the broker has names of its own to look for.
+        """
         self._what = what
+        self._turn = turn or asyncio.Semaphore(1)
         self._of: dict[str, float] = {}
         """By address: its own value, or the least of those of hosts that have it."""
         self._own: dict[str, float] = {}
@@ -77,7 +81,8 @@ class ByHost:
 
     async def _resolve(self, host: str) -> None:
         try:
-            found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            async with self._turn:
+                found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as problem:
             log.warning("%s of %s has no effect, because its address is unknown: %s", self._what, shown(host), problem)
             return

@@ -5,6 +5,7 @@ A connection above the quota is accepted, not read from, and closed after the th
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Mapping
@@ -28,10 +29,13 @@ IPS: Final = "ips/"
 class ConnectionRates:
     """The quotas of addresses, and how many connections each has opened."""
 
-    def __init__(self, config: BrokerConfig, monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self, config: BrokerConfig, monotonic: Callable[[], float], look_ups: asyncio.Semaphore | None = None
+    ) -> None:
+        """`look_ups`: the turn of who looks for the addresses of a host."""
         self._window = Window(config.quota_window_num, config.quota_window_size_seconds * 1000)
         self._monotonic = monotonic
-        self._of = ByHost(CONNECTION_CREATION_RATE)
+        self._of = ByHost(CONNECTION_CREATION_RATE, look_ups)
         self._default: float | None = None
         self._used: dict[str, SampledRate] = {}
 

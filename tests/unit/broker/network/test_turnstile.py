@@ -26,6 +26,7 @@ def sockets() -> Iterator[ExitStack]:
 class One:
     def __init__(self, name: str, log: list[str], descriptor: int = -1) -> None:
         self.name = name
+        self.remote_address = name.rpartition("/")[0]
         self._log = log
         self._descriptor = descriptor
 
@@ -74,6 +75,26 @@ async def test_nobody_overtakes_one_that_waits(new_loop: object) -> None:
     await world.has_logged("a", "b", "c", "d")
     world.arrive("e")
     assert world.log[-1] == "e"
+
+
+async def test_addresses_take_turns(new_loop: object) -> None:
+    world = World(*[1] * 7)
+    for name in ("a/1", "a/2", "a/3", "b/1", "a/4", "c/1", "b/2"):
+        world.arrive(name)
+    await world.has_logged("a/1", "b/1", "c/1", "a/2", "b/2", "a/3", "a/4")
+
+
+async def test_where_all_room_is_taken_a_crowd_makes_place(
+    new_loop: object, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(turnstile, "WAITING_MAX", 3)
+    world = World(10_000)
+    for name in ("a/1", "a/2", "a/3", "a/4", "b/1", "c/1", "b/2"):
+        world.arrive(name)
+    assert world.log == ["not a/4", "not a/3", "not a/2", "not b/2"]
+    assert "refused a connection of a on CLIENTS" in caplog.text
+    world.turnstile.close()
+    assert world.log[4:] == ["not a/1", "not b/1", "not c/1"]
 
 
 async def test_many_whose_turn_has_come_share_the_turns_of_the_loop(new_loop: object) -> None:

@@ -8,6 +8,7 @@ import itertools
 import pytest
 
 from broker.quotas import connection_rates
+from broker.quotas.by_host import ByHost
 from broker.quotas.connection_rates import ConnectionRates
 from broker.settings.config import BrokerConfig
 from protocol.zk.entity_names import sanitized
@@ -141,3 +142,29 @@ def test_the_addresses_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch
     for number in range(1000):
         world.accepted(f"10.0.{number // 256}.{number % 256}", 1)
     assert len(world.rates._used) <= 100
+
+
+async def test_addresses_are_looked_for_one_host_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name server that does not answer holds up no other look-up of the broker."""
+    asked: list[str] = []
+    answered = asyncio.Event()
+
+    async def looked_up(host: str, *_: object, **__: object) -> list[object]:
+        asked.append(host)
+        await answered.wait()
+        return [(0, 0, 0, "", ("10.0.0.1", 0))]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", looked_up)
+    turn = asyncio.Semaphore(1)
+    both = ByHost("a quota", turn), ByHost("a limit", turn)
+    for number in range(5):
+        for one in both:
+            one.set(f"host-{number}", 1)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert asked == ["host-0"]
+    both[0].set("host-0", None)
+    answered.set()
+    await asyncio.gather(*(task for one in both for task in one.tasks.values()))
+    assert len(asked) == 10
+    assert both[1].get("10.0.0.1") == 1
