@@ -9,9 +9,19 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
 
 from tests.support.cli import ottla
-from tests.support.compose_project import BUILD_TIMEOUT_S, SECURE, SERVICES, ComposeProject, find_compose, run
+from tests.support.compose_project import (
+    BUILD_TIMEOUT_S,
+    SECURE,
+    SERVICES,
+    ComposeProject,
+    find_compose,
+    port_variable,
+    run,
+)
 from tests.support.invariants import eventually
 from tests.support.small_traces import produce, written
 from tools.cluster.secured.files import USERS
@@ -75,6 +85,20 @@ def test_a_container_has_only_what_it_needs(project: ComposeProject, files: Path
     assert {"authority.pem", "passwords", "client.pem", "python.json"} <= seen
     assert not [name for name in seen if "broker" in name or name.endswith(".key")]
     assert sorted(line.partition("=")[0] for line in (files / "passwords").read_text().splitlines()) == sorted(USERS)
+
+
+def test_nobody_else_changes_nodes_of_zookeeper_or_reads_secrets(project: ComposeProject) -> None:
+    zk = KazooClient(f"localhost:{project.ports[port_variable('zookeeper')]}", timeout=10)
+    zk.start(timeout=20)
+    try:
+        assert sorted(zk.get_children("/brokers/ids")) == ["1", "2", "3"]
+        with pytest.raises(NoAuthError):
+            zk.get("/config/users/admin")
+        with pytest.raises(NoAuthError):
+            zk.set("/brokers/topics/orders", b"{}")
+    finally:
+        zk.stop()
+        zk.close()
 
 
 def test_a_replay_connects_as_admin(project: ComposeProject, tmp_path: Path) -> None:

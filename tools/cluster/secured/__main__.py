@@ -8,13 +8,14 @@ what all users have. The authority's key stays in DIR. `set-up` creates users an
 from __future__ import annotations
 
 import argparse
+import secrets
 from collections.abc import Iterable
 from pathlib import Path
 
 from protocol.numbers import whole_number
 from tools.admin.bootstrap import addresses_of
 from tools.admin.naming import CLIENT_PROPERTIES
-from tools.cluster.secured.files import ADMIN, CONTROLLER, OWNERS_DIRECTORY, USERS, SecuredFiles
+from tools.cluster.secured.files import ADMIN, BROKER, CONTROLLER, OWNERS_DIRECTORY, PASSWORD_BYTES, USERS, SecuredFiles
 from tools.cluster.secured.rights import set_up
 from tools.failures import errors_in_one_line
 from tools.private_files import OWNER_ONLY, write_anew
@@ -28,9 +29,15 @@ def make(files: SecuredFiles, brokers: int, hosts: list[str], servers: str, mutu
     files.remove()  # what a start that was interrupted has left
     ids = range(brokers, last - 1, -1)
     files.create(ids, hosts, servers, mutual_tls_servers)
+    at_zookeeper = {
+        "zookeeper.digest.user": BROKER,
+        "zookeeper.digest.password": secrets.token_urlsafe(PASSWORD_BYTES),
+        "zookeeper.set.acl": "true",
+    }
     for broker in ids:
         # In Compose, clients in other containers use the brokers' own listener.
-        lines = "".join(f"{key}={value}\n" for key, value in files.settings(broker, [CONTROLLER]).items())
+        settings = {**files.settings(broker, [CONTROLLER]), **at_zookeeper}
+        lines = "".join(f"{key}={value}\n" for key, value in settings.items())
         write_anew(_settings_file(files, broker), lines, OWNER_ONLY)
 
 
