@@ -49,7 +49,7 @@ EVERYTHING = ("OTTLA_EVERY_PLACE", "OTTLA_TEST_CONFORMANCE")
 """Environment variables that a release run sets."""
 REPEAT_FAILURES = "OTTLA_REPEAT_FAILURES"
 """The environment variable that makes a quick run repeat what failed, as `.ci/run` does."""
-SIDE_BY_SIDE = {"quick": 4, "thorough": 4, "release": 3}
+SIDE_BY_SIDE = {"quick": 4, "thorough": 3, "release": 3}
 """More would fit into the waiting of a thorough run, but its tests have limits that real Kafkas and Spark need for themselves."""
 SILENCE_S_MAX = 60
 POLL_S = 0.1
