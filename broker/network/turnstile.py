@@ -70,7 +70,7 @@ class Turnstile:
                 return True
             self._next_in(wait_ms / 1000)
         elif self._count >= max(1, min(WAITING_MAX, self._room())):
-            refused = self._last_of_a_crowd(one.remote_address) or one
+            waiting, refused = self._count, self._who_goes(one)
             if (earlier := self._refusals.happened()) is not None:
                 others = f" (and {earlier} earlier connections)" if earlier else ""
                 log.warning(
@@ -78,11 +78,9 @@ class Turnstile:
                     refused.remote_address,
                     self._listener,
                     MAX_CONNECTION_CREATION_RATE,
-                    self._count,
+                    waiting,
                     others,
                 )
-            if refused is not one:
-                self._remove_last(refused.remote_address)
             refused.abort()
             if refused is one:
                 return False
@@ -100,14 +98,13 @@ class Turnstile:
             for one in of_address:
                 one.abort()
 
-    def _last_of_a_crowd(self, address: str) -> Arriving | None:
-        """The last connection of the address with most of them, if this address would still have fewer with one more."""
+    def _who_goes(self, one: Arriving) -> Arriving:
+        """For `one`, the last of the address with most of them no longer waits, if the address of `one` still has fewer with it."""
         crowd = max(self._waiting.values(), key=len)
-        return crowd[-1] if len(crowd) > len(self._waiting.get(address, ())) + 1 else None
-
-    def _remove_last(self, address: str) -> None:
-        self._waiting[address].pop()  # it has more
+        if len(crowd) <= len(self._waiting.get(one.remote_address, ())) + 1:
+            return one
         self._count -= 1
+        return crowd.pop()
 
     def _next_in(self, seconds: float) -> None:
         self._timer = asyncio.get_running_loop().call_later(seconds, self._next)

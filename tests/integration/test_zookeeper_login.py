@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Callable
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AdminClient,
     NewTopic,
@@ -20,7 +18,8 @@ from protocol.zk.access import ZooKeeperAccess
 from protocol.zk.protection import ZooKeeperLogin
 from protocol.zk.session import CreateOp, MultiFailed, SetOp, ZkError, ZooKeeperSession
 from tests.conftest import CALM, ClusterFactory
-from tests.support.invariants import ZooKeeperView, eventually
+from tests.support.invariants import ZooKeeperView
+from tests.support.secured import replaces_a_killed_controller
 
 pytestmark = pytest.mark.integration
 
@@ -65,19 +64,7 @@ def test_only_brokers_change_nodes_and_read_secrets(new_cluster: ClusterFactory)
     asyncio.run(look())
     view = ZooKeeperView(cluster.zookeeper_connect)
     try:
-        victim = view.controller()
-        cluster.signal(victim, signal.SIGKILL)
-        eventually(lambda: victim not in view.live_brokers(), "the other broker removes its node", SOON_S)
-        failed: list[object] = []
-        producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-        for number in range(100):
-            producer.produce(
-                "orders", b"x", partition=number % 2, on_delivery=lambda e, _: failed.append(e) if e else None
-            )
-        assert producer.flush(30) == 0
-        assert not failed
-        cluster.start_broker(victim)
-        eventually(lambda: all(len(s.isr) == 2 for s in view.states("orders").values()), "it is in sync again", 40)
+        replaces_a_killed_controller(cluster, view, "orders", partitions=2)
     finally:
         view.close()
     logs = "".join((cluster.broker_directory(b) / "server.log").read_text() for b in cluster.broker_ids)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from protocol.zk.access import zookeeper_access
@@ -17,8 +15,9 @@ from protocol.zk.session import SessionState, WatchEvent, WatchKind, ZkError, Zo
 from tests.conftest import ClusterFactory
 from tests.support import forked_commands
 from tests.support.cli import Cli
-from tests.support.invariants import ZooKeeperView, eventually
+from tests.support.invariants import ZooKeeperView
 from tests.support.secure_zookeeper import SASL_LOGIN, SASL_MODULE, SecureZooKeeper
+from tests.support.secured import replaces_a_killed_controller
 from tests.support.zookeeper_sessions import States, open_session
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.secured.authority import Authority, past_validity
@@ -177,23 +176,7 @@ def test_brokers_and_commands(secure: SecureZooKeeper, new_cluster: ClusterFacto
     asyncio.run(_only_read(secure))
     _commands(cluster, secure, tmp_path)
     with closing(ZooKeeperView(cluster.zookeeper_connect, secure.certificate("broker"), secure.trusted)) as view:
-        victim = view.controller()
-        assert victim is not None
-        cluster.signal(victim, signal.SIGKILL)
-        eventually(lambda: victim not in view.live_brokers(), "the other broker removes its node", SOON_S)
-        failed: list[object] = []
-        producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-        for number in range(100):
-            producer.produce(
-                "orders",
-                b"x",
-                partition=number % 2,
-                on_delivery=lambda error, _: failed.append(error) if error else None,
-            )
-        assert producer.flush(30) == 0
-        assert not failed
-        cluster.start_broker(victim)
-        eventually(lambda: all(len(s.isr) == 2 for s in view.states("orders").values()), "it is in sync again", 40)
+        replaces_a_killed_controller(cluster, view, "orders", partitions=2)
 
 
 async def _only_read(secure: SecureZooKeeper) -> None:

@@ -72,6 +72,27 @@ def hands_leaderships_over(cluster: LocalCluster, zk: ZooKeeperView, client: Map
     _start_again(cluster, zk, topic, leader)
 
 
+def replaces_a_killed_controller(cluster: LocalCluster, zk: ZooKeeperView, topic: str, partitions: int) -> None:
+    """Of two brokers, the other one removes its node and leads all partitions. The killed broker is back in the end."""
+    victim = zk.controller()
+    assert victim is not None
+    cluster.signal(victim, signal.SIGKILL)
+    eventually(lambda: victim not in zk.live_brokers(), "the other broker removes its node", 20.0)
+    failed: list[object] = []
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    for number in range(100):
+        producer.produce(
+            topic,
+            b"x",
+            partition=number % partitions,
+            on_delivery=lambda error, _: failed.append(error) if error else None,
+        )
+    assert producer.flush(30) == 0
+    assert not failed
+    cluster.start_broker(victim)
+    eventually(lambda: all(len(state.isr) == 2 for state in zk.states(topic).values()), "it is in sync again", 40)
+
+
 def _start_again(cluster: LocalCluster, zk: ZooKeeperView, topic: str, broker: int) -> None:
     cluster.start_broker(broker)
     eventually(lambda: all(len(s.isr) == 3 for s in zk.states(topic).values()), "the ISRs are full again", 30)
