@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 from broker.apis.api_versions import refuse_version
@@ -21,7 +21,7 @@ from broker.requests import request_time
 from broker.requests.context import ApiContext
 from broker.requests.request_time import MeasuredCoroutine, RequestTime
 from broker.requests.steps import OWN_ERROR, REFUSALS, close_for
-from protocol.kafka.api_keys import ANSWERED, ApiKey
+from protocol.kafka.api_keys import ANSWERED, ApiKey, ApiLevel
 
 PRODUCE: Final = int(ApiKey.PRODUCE)
 WRITE_TXN_MARKERS: Final = int(ApiKey.WRITE_TXN_MARKERS)
@@ -36,17 +36,32 @@ REQUEST_BYTES_MAX: Final = 16 * 1024 * 1024
 class RequestHandler:
     """The request channel calls `handle`, which never raises and never waits (BUG-26), and at the end of a turn `end_turn`."""
 
-    def __init__(self, context: ApiContext, metrics: RequestMetrics | None = None) -> None:
+    def __init__(
+        self,
+        context: ApiContext,
+        metrics: RequestMetrics | None = None,
+        level: ApiLevel = ApiLevel.KAFKA_3_9,
+    ) -> None:
         """`metrics` counts the requests; fetches are counted by their API, which knows whose they are."""
+        self.faults: Callable[[Request], bool] | None = None
+        """Sees each request first, and returns True for one that is not to be handled (`broker/fault_injection`)."""
         self._context = context
         self._quotas = context.quotas
         self._gathered = GatheredProduces(context) if context.authorizer is None else GuardedProduces(context)
-        measured = (metrics or RequestMetrics()).by_key
-        self._routes: dict[int, tuple[int, int, Handler, ApiMetrics | None]] = {
-            int(key): (ANSWERED[key].min, ANSWERED[key].max, handler, measured.get(key))
-            for key, handler in HANDLERS.items()
-        }
+        self._measured = (metrics or RequestMetrics()).by_key
+        self._routes: dict[int, tuple[int, int, Handler, ApiMetrics | None]] = {}
+        self.serve(level)
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def serve(self, level: ApiLevel) -> None:
+        """Answers the APIs and versions of this level, from the next request on. Another one is unknown, as in Kafka of that level."""
+        self._level = level
+        answered = ANSWERED[level]
+        self._routes = {
+            int(key): (*answered[key], handler, self._measured.get(key))
+            for key, handler in HANDLERS.items()
+            if key in answered
+        }
 
     def handle(self, request: Request) -> None:
         header = request.header
@@ -59,13 +74,15 @@ class RequestHandler:
         version = header.api_version
         if not oldest <= version <= newest:
             if api_key == ApiKey.API_VERSIONS:
-                refuse_version(request)
+                refuse_version(self._level, request)
             else:
                 advice = OLD_CLIENTS if 0 <= version < oldest else ""
                 request.close(f"{request.named()}: supported versions are v{oldest} to v{newest}{advice}")
             return
         if len(request.frame) > REQUEST_BYTES_MAX and api_key != ApiKey.PRODUCE:
             request.close(f"{request} has {len(request.frame)} bytes; the limit is {REQUEST_BYTES_MAX}")
+            return
+        if self.faults is not None and self.faults(request):
             return
         timing = None
         if metrics is not None:  # as ApiMetrics.count

@@ -29,6 +29,13 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+class ClientSoftware(NamedTuple):
+    """What a client says of itself in ApiVersions (KIP-511); empty if it does not."""
+
+    name: str = ""
+    version: str = ""
+
+
 class Endpoint(NamedTuple):
     """A broker's address on one listener."""
 

@@ -14,16 +14,27 @@ from enum import IntEnum
 from functools import partial
 from typing import NamedTuple
 
-from broker.admin.config_changes import Change, changed, check_for_all_brokers
+from broker.admin.config_changes import Change, Effective, changed, check_for_all_brokers
 from broker.admin.topic_admin import ZOOKEEPER_WAIT_MAX_S, check_topic_name
 from broker.cluster.metadata_cache import MetadataCache
 from broker.process.announced_writes import NoGuard, write_announced
+from broker.settings.client_metrics import ClientMetricsConfig
 from broker.settings.config import BrokerConfig, ConfigError, TopicConfig, is_tls_of_listener
-from broker.settings.config_layers import DescribedSetting, believable
+from broker.settings.config_layers import (
+    DescribedSetting,
+    Source,
+    believable,
+    describe_client_metrics,
+    describe_entity,
+)
 from broker.settings.dynamic_configs import BROKERS, TOPICS, DynamicConfigs
+from broker.settings.entity_configs import CLIENT_METRICS, GROUPS
+from broker.settings.group_configs import GroupConfig, GroupConfigs, check, defaults
+from broker.telemetry.client_telemetry import ClientTelemetry
 from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka.api_keys import ApiLevel
 from protocol.topic_names import is_valid_topic_name
-from protocol.zk.entity_names import DEFAULT
+from protocol.zk.entity_names import DEFAULT, sanitized
 from protocol.zk.session import (
     BadVersion,
     CreateOp,
@@ -50,7 +61,18 @@ BROKER_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 """A broker id as the broker itself writes it, so that each broker has one resource name."""
 
 
+SUBSCRIPTIONS_MAX = 1_000
+SUBSCRIPTION_NAME_MAX = 249
+"""Limits of subscriptions to metrics of clients."""
+
+
 Overrides = Mapping[str, str] | KafkaError
+
+
+GROUP_NAME_MAX = 1_000
+"""Of a group that has settings: its name is that of a znode."""
+GROUPS_MAX = 10_000
+"""Groups with settings: each broker keeps them all."""
 
 
 class ResourceType(IntEnum):
@@ -59,10 +81,12 @@ class ResourceType(IntEnum):
     TOPIC = 2
     BROKER = 4
     BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
 
 
 class Resource(NamedTuple):
-    """A topic or a broker that has settings. A broker resource with an empty name means all brokers."""
+    """A topic, a broker, a subscription to metrics of clients, or a group. A broker resource with an empty name means all brokers."""
 
     kind: int
     name: str
@@ -81,6 +105,12 @@ def _does_not_exist(topic: str) -> KafkaError:
     return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r} does not exist")
 
 
+def _needs_level_4(kind: ResourceType, name: str) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_REQUEST, f"resource type {int(kind)} ({name}) has settings with broker.api.level=4 only"
+    )
+
+
 class ConfigAdmin:
     """`own_id` is this broker's id."""
 
@@ -91,9 +121,16 @@ class ConfigAdmin:
         metadata: MetadataCache,
         configs: DynamicConfigs,
         check_tls: Callable[[BrokerConfig, Collection[str]], Awaitable[None]] | None = None,
+        telemetry: ClientTelemetry | None = None,
+        groups: GroupConfigs | None = None,
     ) -> None:
-        """`check_tls` raises ConfigError if a broker with these settings could not serve the listeners of these keys as before."""
+        """`check_tls` raises ConfigError if a broker with these settings could not serve the listeners of these keys as before.
+
+        `telemetry`, `groups` None: metrics of clients, and groups, have no settings here.
+        """
         self._check_tls = check_tls
+        self._telemetry = telemetry
+        self._groups = groups
         self._own_id = own_id
         self._zk = zk
         self._metadata = metadata
@@ -159,6 +196,11 @@ class ConfigAdmin:
                 if key not in described:
                     described[key] = list(layers.describe_topic(overrides))
                 return described[key]
+            if resource.kind == ResourceType.CLIENT_METRICS:
+                return list(describe_client_metrics(self._subscriptions(resource.name).configs_of(resource.name)))
+            if resource.kind == ResourceType.GROUP:
+                configs, own = self._configs_of_groups(resource.name), Source.GROUP_CONFIG
+                return list(describe_entity(GroupConfig, configs.of(resource.name), defaults(layers.effective), own))
             self._check_broker(resource)
         except KafkaError as error:
             return error
@@ -168,6 +210,30 @@ class ConfigAdmin:
         """Raises KafkaError for a topic that is neither in the metadata cache nor in ZooKeeper."""
         if not self._metadata.partitions_of(topic) and await self._zk.exists(TopicZNode.path(topic)) is None:
             raise _does_not_exist(topic)
+
+    @property
+    def _is_at_level_4(self) -> bool:
+        return self._configs.layers.effective.broker_api_level != ApiLevel.KAFKA_3_9
+
+    def _subscriptions(self, name: str) -> ClientTelemetry:
+        """Raises KafkaError if a subscription cannot have the name, or the level of the brokers does not have them."""
+        if self._telemetry is None or not self._is_at_level_4:
+            raise _needs_level_4(ResourceType.CLIENT_METRICS, "client metrics")
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "a subscription to metrics of clients needs a name")
+        if len(name) > SUBSCRIPTION_NAME_MAX:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"a name of more than {SUBSCRIPTION_NAME_MAX} characters")
+        return self._telemetry
+
+    def _configs_of_groups(self, group_id: str) -> GroupConfigs:
+        """Raises KafkaError if there is no such group, or the level of the brokers does not have settings of groups."""
+        if self._groups is None or not self._is_at_level_4:
+            raise _needs_level_4(ResourceType.GROUP, "group")
+        if not group_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "there are no settings for all groups: name one")
+        if len(group_id) > GROUP_NAME_MAX:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"a group id of more than {GROUP_NAME_MAX} characters")
+        return self._groups
 
     def _check_broker(self, resource: Resource) -> None:
         """Raises KafkaError unless the resource is this broker or all brokers."""
@@ -195,10 +261,19 @@ class ConfigAdmin:
         """Changes these settings. With `replaces_all`, resets all others. With `validate_only`, only checks. Raises KafkaError, ZkError."""
         entity = self._entity(resource)
         running = self._configs.layers.effective
-        effective = running.topic_defaults() if entity.config is TopicConfig else running
+        effective: Effective = running
+        if entity.config is TopicConfig:
+            effective = running.topic_defaults()
+        elif entity.config is ClientMetricsConfig:
+            effective = ClientMetricsConfig()
+        elif entity.config is GroupConfig:
+            effective = GroupConfig()
 
         def decide(current: Mapping[str, str]) -> dict[str, str]:
-            return changed(entity.config, {} if replaces_all else current, changes, effective)
+            result = changed(entity.config, {} if replaces_all else current, changes, effective)
+            if entity.config is GroupConfig:
+                _check_group(result, running)
+            return result
 
         if resource.kind == ResourceType.BROKER and not resource.name:
             check_for_all_brokers(changes)
@@ -248,6 +323,21 @@ class ConfigAdmin:
             if not is_valid_topic_name(name):
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
             return _Entity(ConfigZNode.path(TOPICS, name), f"{TOPICS}/{name}", TopicConfig, guard)
+        if kind == ResourceType.CLIENT_METRICS:
+            known = self._subscriptions(name)
+            if not known.configs_of(name) and len(known.names()) >= SUBSCRIPTIONS_MAX:
+                raise KafkaError(
+                    ErrorCode.POLICY_VIOLATION, f"there are {SUBSCRIPTIONS_MAX} subscriptions to metrics of clients"
+                )
+            node = sanitized(name)
+            path = ConfigZNode.path(CLIENT_METRICS, node)
+            return _Entity(path, f"{CLIENT_METRICS}/{node}", ClientMetricsConfig, None)
+        if kind == ResourceType.GROUP:
+            groups = self._configs_of_groups(name)
+            if not groups.of(name) and len(groups.names()) >= GROUPS_MAX:
+                raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{GROUPS_MAX} groups have settings of their own")
+            node = sanitized(name)
+            return _Entity(ConfigZNode.path(GROUPS, node), f"{GROUPS}/{node}", GroupConfig, None)
         self._check_broker(resource)
         entity = str(int(name)) if name else DEFAULT
         return _Entity(ConfigZNode.path(BROKERS, entity), f"{BROKERS}/{entity}", BrokerConfig, None)
@@ -282,3 +372,11 @@ class ConfigAdmin:
             except (BadVersion, NodeExists, NoNode):
                 continue
         raise ZkError(f"{entity.path} keeps changing")
+
+
+def _check_group(configs: Mapping[str, str], running: BrokerConfig) -> None:
+    """Raises KafkaError."""
+    try:
+        check(configs, running)
+    except ConfigError as problem:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, str(problem)) from None

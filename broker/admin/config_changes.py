@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
+from broker.settings.client_metrics import ClientMetricsConfig
 from broker.settings.config import (
     LIMITS_OF_LISTENERS,
     TLS_OF_LISTENERS,
@@ -31,6 +32,7 @@ from broker.settings.config_layers import (
     is_of_one_broker,
 )
 from broker.settings.config_sources import ACCEPTED_WITHOUT_EFFECT, SYNONYMS
+from broker.settings.group_configs import GroupConfig
 from protocol.errors import ErrorCode, KafkaError
 
 NEVER_ZERO = LIMITS_OF_LISTENERS
@@ -56,10 +58,16 @@ class Change(NamedTuple):
     value: str | None
 
 
+Effective = TopicConfig | BrokerConfig | ClientMetricsConfig | GroupConfig
+
+
 def changed(
-    config: type, current: Mapping[str, str], changes: Sequence[Change], effective: TopicConfig | BrokerConfig
+    config: type,
+    current: Mapping[str, str],
+    changes: Sequence[Change],
+    effective: Effective,
 ) -> dict[str, str]:
-    """The settings after the changes, for a TopicConfig or a BrokerConfig.
+    """The settings after the changes, for one of the classes of `Effective`.
 
     `effective`: the values in effect without this topic's overrides, or those of the running broker. Changes of an unset list, the
     lag check and the limits of thread counts start from these values. Raises KafkaError.
@@ -106,7 +114,7 @@ def _check_addresses(settings: Mapping[str, str], effective: BrokerConfig) -> No
         )
 
 
-def _check_lags(overrides: Mapping[str, str], effective: TopicConfig | BrokerConfig) -> None:
+def _check_lags(overrides: Mapping[str, str], effective: Effective) -> None:
     """Checks a topic's lags together. Raises KafkaError."""
     if not isinstance(effective, TopicConfig):
         return
@@ -152,6 +160,10 @@ def check_key(config: type, key: str) -> None:
             )
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"unknown broker config {key!r}")
     if key not in settings_of(config):
+        if config is ClientMetricsConfig:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"unknown client metrics config {key!r}")
+        if config is GroupConfig:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"unknown group config {key!r}")
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"unknown topic config {key!r}")
 
 
@@ -167,7 +179,12 @@ def _checked(config: type, key: str, value: str) -> str:
 
 
 def _with_items(
-    config: type, key: str, operation: int, value: str, current: str | None, effective: TopicConfig | BrokerConfig
+    config: type,
+    key: str,
+    operation: int,
+    value: str,
+    current: str | None,
+    effective: Effective,
 ) -> str:
     """The list with the given items appended, without duplicates, or with them removed."""
     if not is_list(config, key):

@@ -5,6 +5,7 @@ are answered when all transactions are, and with CLUSTER_AUTHORIZATION_FAILED on
 
 If a partition does not exist, or the client may not write to its topic, it gets the error, the others OPERATION_NOT_ATTEMPTED, and nothing
 is added. A verification does not look: its partition exists at the broker that asks, and this broker may not have heard of it yet.
+Brokers add in transaction version 2: a partition when it is written to, for producers that do not send this request any more.
 PRODUCER_FENCED is INVALID_PRODUCER_EPOCH before v2. If the previous transaction is not complete yet, the request waits for that for a
 moment.
 """
@@ -19,6 +20,7 @@ from broker.requests import producer_errors, rights
 from broker.requests.context import ApiContext
 from broker.requests.followers import may_ask_as_replica
 from broker.requests.steps import Further, StepsTo, in_steps, respond_with
+from broker.transactions.states import TransactionVersion
 from broker.transactions.transaction import ProducerIdAndEpoch
 from protocol.acls import Operation, ResourceType
 from protocol.errors import ErrorCode
@@ -38,6 +40,7 @@ class _Asked(NamedTuple):
     producer: ProducerIdAndEpoch
     verify_only: bool
     topics: Collection[Any]
+    version: TransactionVersion
 
 
 def add_partitions_to_txn(context: ApiContext, request: Request) -> Further:
@@ -50,7 +53,8 @@ def _begin(context: ApiContext, request: Request) -> StepsTo[None]:
     body = yield from messages.decoding(header.api_key, version, request.frame, header.body_offset)
     if version < BROKERS_SINCE:
         producer = ProducerIdAndEpoch(int(body.v3_and_below_producer_id), int(body.v3_and_below_producer_epoch))
-        asked = _Asked(str(body.v3_and_below_transactional_id), producer, False, body.v3_and_below_topics)
+        transactional_id = str(body.v3_and_below_transactional_id)
+        asked = _Asked(transactional_id, producer, False, body.v3_and_below_topics, TransactionVersion.TV_0)
         answers = _Answers(context, request, 1)
         if rights.on_transactional_id(context, request, Operation.WRITE, asked.transactional_id):
             topics = (str(topic.name) for topic in asked.topics)
@@ -68,7 +72,8 @@ def _begin(context: ApiContext, request: Request) -> StepsTo[None]:
         answers = _Answers(context, request, len(transactions))
         for transactional_id, row in transactions.items():
             producer = ProducerIdAndEpoch(int(row.producer_id), int(row.producer_epoch))
-            yield from _serve(context, _Asked(transactional_id, producer, bool(row.verify_only), row.topics), answers)
+            asked = _Asked(transactional_id, producer, bool(row.verify_only), row.topics, TransactionVersion.TV_2)
+            yield from _serve(context, asked, answers)
             yield
 
 
@@ -114,6 +119,7 @@ def _serve(
             asked.producer,
             partitions,
             lambda error: answers.add(transactional_id, dict.fromkeys(partitions, error)),
+            asked.version,
         )
 
 

@@ -80,7 +80,7 @@ async def alter_resources(
 
 
 def refused_for(context: ApiContext, request: Request, operation: Operation, resource: Resource) -> KafkaError | None:
-    """The error if the client may not do this with the settings of the resource. Those of brokers belong to the cluster."""
+    """The error if the client may not do this with the settings of the resource. Those of all others belong to the cluster."""
     if resource.kind == ResourceType.TOPIC:
         if not rights.on_topic(context, request, operation, resource.name):
             return KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "")

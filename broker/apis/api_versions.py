@@ -1,4 +1,7 @@
-"""ApiVersions (API 18), v0 to v4: lists exactly the APIs that are served, and their versions (`api_keys.ADVERTISED`).
+"""ApiVersions (API 18), v0 to v4: lists exactly the APIs that are served at the broker's level, and their versions (`api_keys.ADVERTISED`).
+
+From v3 on, it also names the features of that level (KIP-584, `features.FEATURES`). One that may be off (version 0) is a supported one
+from v4 on only: older clients take 0 for an error (KAFKA-17011).
 
 An unknown version gets a v0 answer with UNSUPPORTED_VERSION (BAD-8), an illegal client name INVALID_REQUEST (BAD-9).
 """
@@ -7,57 +10,84 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from typing import Any
 
 from broker.network.request_channel import Request
 from broker.requests.context import ApiContext
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
-from protocol.kafka.api_keys import ADVERTISED, SUPPORTED, ApiKey
+from protocol.kafka.api_keys import ADVERTISED, SERVED, ApiKey, ApiLevel
+from protocol.kafka.features import FEATURES, FINALIZED_EPOCH
 from protocol.kafka.framing import RequestHeader
-from protocol.types import Buffer
+from protocol.types import Buffer, ClientSoftware
 
 CLIENT_NAME_SINCE = 3
+FEATURES_SINCE = 3
+FEATURES_FROM_0_SINCE = 4
 CLIENT_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 def api_versions(context: ApiContext, request: Request) -> None:
     version = request.header.api_version
-    request.respond_small(response_body(version, _error(request.header, request.frame)))
+    software = _software(request.header, request.frame)
+    if software is not None:
+        request.connection.software = software
+    error = ErrorCode.INVALID_REQUEST if software is None else ErrorCode.NONE
+    request.respond_small(response_body(context.api_level, version, error))
 
 
-def answer_before_login(header: RequestHeader, frame: Buffer) -> tuple[bytes, bool]:
-    """An `AnswerApiVersions`, for a listener with SASL."""
-    if not SUPPORTED[ApiKey.API_VERSIONS].min <= header.api_version <= SUPPORTED[ApiKey.API_VERSIONS].max:
+def answer_before_login(level: ApiLevel, header: RequestHeader, frame: Buffer) -> tuple[bytes, ClientSoftware | None]:
+    """With its first argument given, an `AnswerApiVersions`, for a listener with SASL."""
+    served = SERVED[level][ApiKey.API_VERSIONS]
+    if not served.min <= header.api_version <= served.max:
         header.api_version = 0
-        return response_body(0, ErrorCode.UNSUPPORTED_VERSION), False
-    error = _error(header, frame)
-    return response_body(header.api_version, error), error is ErrorCode.NONE
+        return response_body(level, 0, ErrorCode.UNSUPPORTED_VERSION), None
+    software = _software(header, frame)
+    error = ErrorCode.INVALID_REQUEST if software is None else ErrorCode.NONE
+    return response_body(level, header.api_version, error), software
 
 
-def _error(header: RequestHeader, frame: Buffer) -> ErrorCode:
+def _software(header: RequestHeader, frame: Buffer) -> ClientSoftware | None:
+    """None: it has an illegal name or version."""
     version = header.api_version
     body = messages.decode_request(ApiKey.API_VERSIONS, version, frame, header.body_offset)
-    if version >= CLIENT_NAME_SINCE and not (
-        CLIENT_NAME.fullmatch(body.client_software_name) and CLIENT_NAME.fullmatch(body.client_software_version)
-    ):
-        return ErrorCode.INVALID_REQUEST
-    return ErrorCode.NONE
+    if version < CLIENT_NAME_SINCE:
+        return ClientSoftware()
+    found = ClientSoftware(body.client_software_name, body.client_software_version)
+    return found if all(map(CLIENT_NAME.fullmatch, found)) else None
 
 
-def refuse_version(request: Request) -> None:
+def refuse_version(level: ApiLevel, request: Request) -> None:
     """Answers an unknown version of ApiVersions in v0, with the versions of ApiVersions that are served."""
     request.header.api_version = 0
-    request.respond_small(response_body(0, ErrorCode.UNSUPPORTED_VERSION))
+    request.respond_small(response_body(level, 0, ErrorCode.UNSUPPORTED_VERSION))
 
 
 @cache
-def response_body(version: int, error: ErrorCode) -> bytes:
-    served = ADVERTISED.items()
+def response_body(level: ApiLevel, version: int, error: ErrorCode) -> bytes:
+    served = ADVERTISED[level].items()
     if error is ErrorCode.INVALID_REQUEST:
         served = {}.items()
     elif error is ErrorCode.UNSUPPORTED_VERSION:
-        served = {ApiKey.API_VERSIONS: SUPPORTED[ApiKey.API_VERSIONS]}.items()
+        served = {ApiKey.API_VERSIONS: SERVED[level][ApiKey.API_VERSIONS]}.items()
     rows = [{"api_key": key.value, "min_version": low, "max_version": high} for key, (low, high) in sorted(served)]
-    return messages.encode_response(
-        ApiKey.API_VERSIONS, version, {"error_code": int(error), "api_keys": rows, "throttle_time": 0}
-    )
+    body: dict[str, Any] = {"error_code": int(error), "api_keys": rows, "throttle_time": 0}
+    if version >= FEATURES_SINCE and error is ErrorCode.NONE:
+        body |= _features(level, version)
+    return messages.encode_response(ApiKey.API_VERSIONS, version, body)
+
+
+def _features(level: ApiLevel, version: int) -> dict[str, Any]:
+    features = FEATURES[level]
+    return {
+        "supported_features": [
+            {"name": name, "min_version": feature.supported.min, "max_version": feature.supported.max}
+            for name, feature in features.items()
+            if feature.supported.min > 0 or version >= FEATURES_FROM_0_SINCE
+        ],
+        "finalized_features_epoch": FINALIZED_EPOCH[level],
+        "finalized_features": [
+            {"name": name, "max_version_level": feature.finalized, "min_version_level": feature.finalized}
+            for name, feature in features.items()
+        ],
+    }

@@ -18,6 +18,7 @@ from broker.requests.steps import bare, collected, finished, respond_when_finish
 from protocol.acls import Operation
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
+from protocol.kafka.api_keys import ApiLevel
 from protocol.topic_ids import topic_id_text
 from protocol.zk.session import ZkError
 
@@ -107,8 +108,10 @@ async def _delete(
     answers = [
         late if error is None and name in not_deleted else error for name, error in zip(names, errors, strict=True)
     ]
+    # At level 4, the answer to a name has the id of the topic that is gone, too, as from a KRaft controller.
+    ids = deleting if context.api_level is ApiLevel.KAFKA_4 else {}
     named = [
-        Asked(None if at in hidden else name, row.topic_id)
+        Asked(None if at in hidden else name, row.topic_id or (ids.get(name or "") if answers[at] is None else None))
         for at, (name, row) in enumerate(zip(names, rows, strict=True))
     ]
     await _respond(context, request, named, answers, quota)

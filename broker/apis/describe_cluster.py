@@ -1,4 +1,7 @@
-"""DescribeCluster (API 60), v0 and v1: the live brokers on the request's listener, the cluster id, the controller."""
+"""DescribeCluster (API 60), v0 to v2: the live brokers on the request's listener, the cluster id, the controller.
+
+No broker is fenced (v2, KIP-1073): of brokers that are not live, a ZooKeeper cluster knows nothing.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,8 @@ def describe_cluster(context: ApiContext, request: Request) -> None:
         for broker in context.metadata.brokers():
             endpoint = broker.endpoint(listener)
             if endpoint is not None:
-                rows.append({"broker_id": broker.id, "host": endpoint.host, "port": endpoint.port, "rack": broker.rack})
+                address = {"host": endpoint.host, "port": endpoint.port, "rack": broker.rack}
+                rows.append({"broker_id": broker.id, **address, "is_fenced": False})
     response = {
         "throttle_time": 0,
         "error_code": int(error),

@@ -1,7 +1,8 @@
-"""DescribeGroups (API 15), v0 to v5: state, protocol and members of groups (CLI-2).
+"""DescribeGroups (API 15), v0 to v6: state, protocol and members of groups (CLI-2).
 
-v3 adds the operations that the client may do, if requested (all, because there is no authorization), v4 instance ids. A group
-that does not exist is `Dead`, without an error. A repeated group is answered again, as in Kafka, up to REPEATED_BYTES_MAX.
+v3 adds the operations that the client may do, if requested (all, if there is no authorization), v4 instance ids. A group that does not
+exist, or is of the new kind, is `Dead`: without an error, since v6 with GROUP_ID_NOT_FOUND (KIP-1043). A repeated group is answered again,
+as in Kafka, up to REPEATED_BYTES_MAX.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from broker.groups.group.messages import GroupDescription
+from broker.groups.group.states import GroupState
 from broker.network.request_channel import Request
 from broker.requests import rights
 from broker.requests.context import ApiContext
@@ -18,6 +20,7 @@ from protocol.errors import ErrorCode
 from protocol.kafka import group_lists_codec, messages
 from protocol.kafka.by_schema import AnswerTooLarge
 
+NOT_FOUND_SINCE = 6
 NOT_ASKED = -(2**31)
 READ, DELETE, DESCRIBE = 3, 6, 8
 ALL_OPERATIONS = sum(1 << operation for operation in (READ, DELETE, DESCRIBE))
@@ -68,6 +71,9 @@ def _row(version: int, group_id: str, group: GroupDescription, operations: int) 
         members.append(group_lists_codec.encode_member(version, *member))
         if len(members) % MEMBERS_IN_A_STEP == 0:
             yield
-    allowed = operations if group.error is ErrorCode.NONE else NOT_ASKED
+    error, message = group.error, None
+    if version >= NOT_FOUND_SINCE and group.state == GroupState.DEAD.value:
+        error, message = ErrorCode.GROUP_ID_NOT_FOUND, group.message or None
+    allowed = operations if error is ErrorCode.NONE else NOT_ASKED
     names = (group_id, group.state, group.protocol_type, group.protocol_name)
-    return group_lists_codec.encode_described(version, group.error, names, members, allowed)
+    return group_lists_codec.encode_described(version, error, names, members, allowed, message)

@@ -1,4 +1,4 @@
-"""Fetch (API 1), v4 to v17, of consumers and followers: REP-1, REP-2, REP-5, sessions (KIP-227), topic ids (KIP-516).
+"""Fetch (API 1), v4 to v18, of consumers and followers: REP-1, REP-2, REP-5, sessions (KIP-227), topic ids (KIP-516).
 
 v0 to v3 cannot carry the records that are in the logs, and are not in the ApiVersions response. They get UNSUPPORTED_VERSION for each
 partition, as from a Kafka with `message.downconversion.enable=false`; a client that does not ask for ApiVersions can tell its user.

@@ -30,12 +30,15 @@ from protocol.acls import Operation
 from protocol.errors import ErrorCode
 from protocol.kafka.framing import head_of
 from protocol.kafka.produce_codec import (
+    TOPIC_IDS_SINCE,
     AppendedAnswer,
     ProducePartitionResult,
     one_partition,
     partition_of,
     with_throttle_time,
 )
+from protocol.kafka.wire import TopicKey
+from protocol.topic_ids import topic_id_uuid
 from protocol.topic_names import INTERNAL_TOPICS
 from protocol.types import TopicPartition
 
@@ -57,15 +60,16 @@ Gathered = tuple[Request, int, int, PlainBatch]
 class Destination:
     """A partition, and the requests for it that are gathered in this turn. `config` is the topic's in this turn.
 
-    `size_max`: bytes of a batch that can be plain.
+    `size_max`: bytes of a batch that can be plain. `topic_id`: that of its log in this turn, as text.
     """
 
-    __slots__ = ("answers", "config", "gathered", "size_max", "tp")
+    __slots__ = ("answers", "config", "gathered", "size_max", "topic_id", "tp")
 
-    def __init__(self, tp: TopicPartition, config: TopicConfig) -> None:
+    def __init__(self, tp: TopicPartition, config: TopicConfig, topic_id: str | None) -> None:
         self.tp = tp
         self.config = config
         self.size_max = 0
+        self.topic_id = topic_id
         self.gathered: list[Gathered] = []
         self.answers: dict[int, AppendedAnswer] = {}
 
@@ -73,8 +77,15 @@ class Destination:
         """The answer to requests of that version."""
         found = self.answers.get(version)
         if found is None:
-            found = self.answers[version] = AppendedAnswer(version, self.tp.topic, self.tp.partition)
+            found = self.answers[version] = AppendedAnswer(
+                version, topic_key_of(version, self.tp.topic, self.topic_id), self.tp.partition
+            )
         return found
+
+
+def topic_key_of(version: int, topic: str, topic_id: str | None) -> TopicKey:
+    """How requests of that version name the topic."""
+    return topic if version < TOPIC_IDS_SINCE or topic_id is None else topic_id_uuid(topic_id)
 
 
 class GatheredProduces:
@@ -83,6 +94,8 @@ class GatheredProduces:
     def __init__(self, context: ApiContext) -> None:
         self._context = context
         self._destinations: dict[bytes, Destination] = {}
+        self._by_id: dict[bytes, tuple[Destination, str]] = {}
+        """With the topic id that the bytes have, as text."""
         self._by_partition: dict[TopicPartition, Destination] = {}
         self._due: list[Destination] = []
         self._count = 0
@@ -98,7 +111,7 @@ class GatheredProduces:
         acks, timeout_ms, key, begin, end = one_partition(version, frame, header.body_offset)
         if not end or (acks != LEADER_ONLY and acks != ACKS_ALL):
             return False
-        destination = self._destinations.get(key)
+        destination = self._destinations.get(key) if version < TOPIC_IDS_SINCE else self._of_id(key)
         if destination is None or not destination.gathered:
             destination = self._destination(version, key, destination)
             if destination is None:
@@ -123,31 +136,56 @@ class GatheredProduces:
         """The partition with its config of this turn. None: requests for it cannot be gathered now."""
         if self._context.recorder.recording is not None:
             return None
-        if known is None:
-            try:
-                tp = TopicPartition(*partition_of(version, key))
-            except UnicodeDecodeError:
-                return None
-            if tp.topic in INTERNAL_TOPICS:
-                return None
-        else:
-            tp = known.tp
+        tp = self._named(version, key) if known is None else known.tp
+        if tp is None:
+            return None
         partition = self._context.replica_manager.partitions.get(tp)
         if partition is None or partition.log is None:
             return None
+        topic_id = partition.topic_id
+        has_id = version >= TOPIC_IDS_SINCE
+        if has_id and (topic_id is None or (known is not None and topic_id != self._by_id[key][1])):
+            return None
         if known is None:
-            if len(self._destinations) >= DESTINATIONS_MAX:
+            if len(self._destinations) + len(self._by_id) >= DESTINATIONS_MAX:
                 self._destinations.clear()
+                self._by_id.clear()
                 self._by_partition.clear()
             # Old and new versions name it by other bytes. Its requests are gathered together, so that they stay in order.
             known = self._by_partition.get(tp)
             if known is None:
-                known = self._by_partition[tp] = Destination(tp, partition.log.config)
-            self._destinations[key] = known
+                known = self._by_partition[tp] = Destination(tp, partition.log.config, topic_id)
+            if has_id and topic_id is not None:
+                self._by_id[key] = (known, topic_id)
+            else:
+                self._destinations[key] = known
         if not known.gathered:
+            if known.topic_id != topic_id:  # the topic was created again
+                known.topic_id = topic_id
+                known.answers = {}
             known.config = partition.log.config
             known.size_max = produced_batches.plain_size_max(known.config)
         return known
+
+    def _of_id(self, key: bytes) -> Destination | None:
+        """The partition that these bytes name by its topic's id. None: it is not known yet, or its log is of another topic in this turn."""
+        found = self._by_id.get(key)
+        if found is None:
+            return None
+        destination, topic_id = found
+        return destination if not destination.gathered or destination.topic_id == topic_id else None
+
+    def _named(self, version: int, key: bytes) -> TopicPartition | None:
+        """The partition that these bytes name. None: it is unknown, or not for clients."""
+        try:
+            topic, number = partition_of(version, key)
+        except UnicodeDecodeError:
+            return None
+        if isinstance(topic, str):
+            tp: TopicPartition | None = TopicPartition(topic, number)
+        else:
+            tp = self._context.replica_manager.partitions.resolve(topic, number)
+        return None if tp is None or tp.topic in INTERNAL_TOPICS else tp
 
     def append_all(self) -> None:
         """Appends what was gathered, and answers."""
@@ -206,16 +244,23 @@ class GatheredProduces:
             if awaited:
                 end = offsets[-1] + batches[len(offsets) - 1][2] + 1
                 for (acks, timeout_ms), answers in awaited.items():
-                    self._answer_later(tp, end, acks, timeout_ms, answers)
+                    self._answer_later(destination, end, acks, timeout_ms, answers)
             if len(offsets) == len(gathered):
                 return
-            self._append_alone(tp, gathered[len(offsets)])
+            self._append_alone(destination, gathered[len(offsets)])
             gathered = gathered[len(offsets) + 1 :]
 
     def _answer_later(
-        self, tp: TopicPartition, end_offset: int, acks: int, timeout_ms: int, answers: list[tuple[Request, bytes, int]]
+        self,
+        destination: Destination,
+        end_offset: int,
+        acks: int,
+        timeout_ms: int,
+        answers: list[tuple[Request, bytes, int]],
     ) -> None:
         """Answers requests together, when the end of the last one is replicated, or flushed if they have acks=1."""
+        tp = destination.tp
+        topic_id = destination.topic_id
 
         def done(result: ProducePartitionResult) -> None:
             has_quotas = self._context.quotas.is_on
@@ -223,7 +268,8 @@ class GatheredProduces:
                 if result.error == ErrorCode.NONE:
                     request.respond_whole(self._throttled(request, answer, size, acks) if has_quotas else answer)
                 else:
-                    respond(self._context, request, acks, [(tp.topic, 1)], [result], size)
+                    key = topic_key_of(request.header.api_version, tp.topic, topic_id)
+                    respond(self._context, request, acks, [(key, 1)], [result], size)
 
         appends = self._context.replica_manager.appends
         if acks == LEADER_ONLY:
@@ -236,18 +282,20 @@ class GatheredProduces:
         throttle_ms = throttling.of_produce(self._context, request, size, acks)
         return with_throttle_time(request.header.api_version, answer, throttle_ms) if throttle_ms else answer
 
-    def _append_alone(self, tp: TopicPartition, item: Gathered) -> None:
+    def _append_alone(self, destination: Destination, item: Gathered) -> None:
         request, acks, timeout_ms, _ = item
         # As it was gathered: of a frame that is not bytes, `one_partition` reads only the start.
         frame, header = request.frame, request.header
         _, _, _, begin, end = one_partition(header.api_version, frame, header.body_offset)
         size = body_size(request)
         request.frame = NO_FRAME
+        tp = destination.tp
+        key = topic_key_of(header.api_version, tp.topic, destination.topic_id)
         self._context.replica_manager.appends.append(
             acks,
             timeout_ms,
             [(tp, memoryview(frame)[begin:end])],
-            lambda results: respond(self._context, request, acks, [(tp.topic, 1)], results, size),
+            lambda results: respond(self._context, request, acks, [(key, 1)], results, size),
         )
 
 
@@ -257,6 +305,7 @@ class GuardedProduces(GatheredProduces):
     def __init__(self, context: ApiContext) -> None:
         super().__init__(context)
         self._topics: dict[bytes, str] = {}
+        self._topics_by_id: dict[bytes, str] = {}
 
     def gather(self, request: Request) -> bool:
         if len(request.frame) > FRAME_MAX:
@@ -264,15 +313,19 @@ class GuardedProduces(GatheredProduces):
         header = request.header
         version = header.api_version
         key = one_partition(version, request.frame, header.body_offset)[2]
-        topic = self._topics.get(key)
+        topics = self._topics if version < TOPIC_IDS_SINCE else self._topics_by_id
+        topic = topics.get(key)
         if topic is None:
             try:
-                topic = partition_of(version, key)[0]
+                named = partition_of(version, key)[0]
             except (UnicodeDecodeError, struct.error):  # another kind of request
                 return False
-            if len(self._topics) >= DESTINATIONS_MAX:
-                self._topics.clear()
-            self._topics[key] = topic
+            topic = named if isinstance(named, str) else self._context.replica_manager.partitions.topic_name(named)
+            if topic is None:
+                return False
+            if len(topics) >= DESTINATIONS_MAX:
+                topics.clear()
+            topics[key] = topic
         # Quiet: `produce` asks again, and logs the denial.
         may_write = rights.on_topic(self._context, request, Operation.WRITE, topic, is_quiet=True)
         return may_write and super().gather(request)

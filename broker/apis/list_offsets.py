@@ -1,7 +1,7 @@
-"""ListOffsets (API 2), v0 to v9: INV-16, REP-8.
+"""ListOffsets (API 2), v0 to v11: INV-16, REP-8.
 
 Timestamps are in ms, or -1 latest, -2 earliest, -3 the record with the largest timestamp (v7), -4 earliest on local disk (v8). -5 (v9)
-finds nothing, because there is no remote storage. Other negative timestamps, and a timestamp that only a later version has, get
+and -6 (v11) find nothing, because there is no remote storage. Other negative timestamps, and a timestamp that only a later version has, get
 UNSUPPORTED_VERSION, as in Kafka. Clients below v5 do not know OFFSET_NOT_AVAILABLE: they get LEADER_NOT_AVAILABLE. A partition that
 is named twice gets INVALID_REQUEST.
 
@@ -29,7 +29,7 @@ from protocol.types import TopicPartition
 
 ONE_OFFSET_SINCE = 1
 OFFSET_NOT_AVAILABLE_SINCE = 5
-SPECIAL_TIME_SINCE = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9}
+SPECIAL_TIME_SINCE = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9, -6: 11}
 RESULTS_IN_A_STEP = 200
 NO_OFFSETS: Sequence[int] = ()
 

@@ -1,7 +1,8 @@
-"""ListTransactions (API 66), v0 to v1: the transactional ids whose coordinator is this broker (KIP-664).
+"""ListTransactions (API 66), v0 to v2: the transactional ids whose coordinator is this broker (KIP-664).
 
-Filters by state and producer id, v1 also by how long the transaction has run (KIP-994). Names of states that do not exist are listed in
-the answer. While ids are being loaded, the answer is COORDINATOR_LOAD_IN_PROGRESS.
+Filters by state and producer id, v1 also by how long the transaction has run (KIP-994), v2 by a regular expression that the whole id must
+match (KIP-1152). Names of states that do not exist are listed in the answer. An expression that is none gets
+INVALID_REGULAR_EXPRESSION. While ids are being loaded, the answer is COORDINATOR_LOAD_IN_PROGRESS.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from broker.requests.steps import Further, Steps, respond_in_steps
 from broker.transactions.coordinator import TransactionFilter
 from broker.transactions.states import TransactionState
 from protocol.acls import Operation
+from protocol.errors import KafkaError
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
+from protocol.regular_expressions import compiled
 
 DURATION_SINCE = 1
+PATTERN_SINCE = 2
 ROWS_IN_A_STEP = 200
 
 _STATES = {state.value: state for state in TransactionState}
@@ -36,11 +40,21 @@ def _answer(context: ApiContext, request: Request) -> Steps:
         frozenset(map(int, body.producer_id_filters)),
         int(body.duration_filter) if header.api_version >= DURATION_SINCE else -1,
     )
+    expression = body.transactional_id_pattern if header.api_version >= PATTERN_SINCE else None
+    pattern = None
     error, listings = context.transactions.list_transactions(wanted)
+    try:
+        pattern = compiled(expression) if expression else None
+    except KafkaError as refused:
+        error, listings = refused.code, ()
     rows = []
     for number, listing in enumerate(listings, 1):
-        if listing is not None and rights.on_transactional_id(
-            context, request, Operation.DESCRIBE, listing.transactional_id, is_quiet=True
+        if (
+            listing is not None
+            and (pattern is None or pattern.fullmatch(listing.transactional_id))
+            and rights.on_transactional_id(
+                context, request, Operation.DESCRIBE, listing.transactional_id, is_quiet=True
+            )
         ):
             rows.append(
                 {

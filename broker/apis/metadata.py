@@ -1,8 +1,10 @@
-"""Metadata (API 3), v0 to v12: brokers, leaders and ISRs from this broker's cache; auto-creation.
+"""Metadata (API 3), v0 to v13: brokers, leaders and ISRs from this broker's cache; auto-creation.
 
 The addresses are those of the request's listener. As in Kafka, a request that has topic ids is answered by its ids alone (v12), ids and
 null names in v10 and v11 get INVALID_REQUEST, and authorized operations are all operations without an authorizer (KIP-430). Topics that
 the client may not describe are left out if all are asked for, and get TOPIC_AUTHORIZATION_FAILED otherwise.
+
+The error of the whole answer (v13, KIP-1102) is always 0.
 
 An unknown topic is created if `auto.create.topics.enable` and, from v4, the request allow it, and the client may create it. Its answer is
 usually LEADER_NOT_AVAILABLE, and the client retries. If the creation is refused, the topic gets the error of the refusal.

@@ -1,10 +1,10 @@
-"""OffsetCommit (API 8), v1 to v9: a group's positions, answered when they are replicated (CLI-2, INV-23, BAD-33).
+"""OffsetCommit (API 8), v1 to v10: a group's positions, answered when they are replicated (CLI-2, INV-23, BAD-33).
 
 In v1 each offset has a commit time (-1: now), from which the broker's retention counts. A request of v2 to v4 has its own retention time
 in ms; offsets that would expire after the largest timestamp never expire. v6 adds the leader epoch (KIP-320), v7 static members. v0,
 which Kafka stores in ZooKeeper, is not served. Partitions that do not exist get their own errors; the others are committed. A client that
-commits without membership has generation -1 and no member id. If a partition is repeated, the last offset counts. KIP-848's groups
-(v9) are not supported: the member epoch of their members is treated as a generation.
+commits without membership has generation -1 and no member id. If a partition is repeated, the last offset counts. A member of a group of
+the new kind has its epoch in place of a generation (v9, KIP-848). v10 names topics by their ids; UNKNOWN_TOPIC_ID if there is none.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from broker.network.request_channel import Request
 from broker.requests import rights
 from broker.requests.context import ApiContext
 from broker.requests.steps import Further, Steps, StepsTo, by_topic, in_steps, parts_of, respond_later
+from broker.requests.topic_keys import TopicKeys
 from broker.settings.config import LONG_MAX
 from protocol.acls import Operation, ResourceType
 from protocol.errors import ErrorCode
 from protocol.kafka import messages, offset_commit_codec
 from protocol.kafka.offset_commit_codec import BROKERS_RETENTION, NOW
+from protocol.kafka.wire import TopicKey
 from protocol.types import TopicPartition
 
 PARTITIONS_IN_A_STEP = 100
@@ -37,8 +39,6 @@ def offset_commit(context: ApiContext, request: Request) -> Further:
 def _begin(context: ApiContext, request: Request) -> StepsTo[None]:
     header = request.header
     body = yield from offset_commit_codec.decoding(header.api_version, request.frame, header.body_offset)
-    if context.recorder.recording is not None:
-        context.recorder.recording.member(request, body.group_id, {topic for topic, _ in body.topics})
     now_ms = context.clock.wall_ms()
     expires = None
     if body.retention_ms != BROKERS_RETENTION:
@@ -46,14 +46,20 @@ def _begin(context: ApiContext, request: Request) -> StepsTo[None]:
     offsets: dict[TopicPartition, CommittedOffset] = {}
     errors: dict[TopicPartition, ErrorCode] = {}
     denied_group = not rights.on_group(context, request, Operation.READ, body.group_id)
+    keys = TopicKeys(context.metadata)
+    topics = [(keys.name_of(key), rows) for key, rows in body.topics]
     denied = yield from rights.denied(
-        context, request, Operation.READ, ResourceType.TOPIC, [topic for topic, _ in body.topics]
+        context, request, Operation.READ, ResourceType.TOPIC, [topic for topic, _ in topics]
     )
-    for topic, rows in body.topics:
+    if context.recorder.recording is not None:
+        context.recorder.recording.member(request, body.group_id, {topic for topic, _ in topics})
+    for topic, rows in topics:
         for number, row in enumerate(rows, 1):
             tp = TopicPartition(topic, row.partition)
             if denied_group:
                 errors[tp] = ErrorCode.GROUP_AUTHORIZATION_FAILED
+            elif topic in keys.unknown:
+                errors[tp] = ErrorCode.UNKNOWN_TOPIC_ID
             elif topic in denied:
                 errors[tp] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             elif context.metadata.partition(tp) is None:
@@ -63,13 +69,13 @@ def _begin(context: ApiContext, request: Request) -> StepsTo[None]:
                 offsets[tp] = CommittedOffset(row.offset, row.leader_epoch, row.metadata or "", at_ms, expires)
             if number % PARTITIONS_IN_A_STEP == 0:
                 yield
-        if len(body.topics) > 1:
+        if len(topics) > 1:
             yield
     if offsets:
         committer = Committer(body.group_id, body.member_id, body.instance_id, body.generation)
-        Commit(context, committer, offsets, errors, lambda errors: _respond(context, request, errors)).go_on()
+        Commit(context, committer, offsets, errors, lambda errors: _respond(context, request, keys, errors)).go_on()
     else:
-        _respond(context, request, errors)
+        _respond(context, request, keys, errors)
 
 
 class Committer(NamedTuple):
@@ -136,20 +142,25 @@ def _parts_of(offsets: Mapping[TopicPartition, CommittedOffset]) -> Iterator[dic
     return map(dict, parts_of(offsets.items(), OFFSETS_AT_ONCE))
 
 
-def _respond(context: ApiContext, request: Request, errors: Mapping[TopicPartition, ErrorCode]) -> None:
+def _respond(
+    context: ApiContext, request: Request, keys: TopicKeys, errors: Mapping[TopicPartition, ErrorCode]
+) -> None:
     if len(errors) <= OFFSETS_AT_ONCE:
-        topics: dict[str, list[tuple[int, int]]] = {}
+        topics: dict[TopicKey, list[tuple[int, int]]] = {}
         for tp, error in errors.items():
-            topics.setdefault(tp.topic, []).append((tp.partition, error))
+            topics.setdefault(keys.key_of(tp.topic), []).append((tp.partition, error))
         request.respond_small(offset_commit_codec.encode_response(request.header.api_version, list(topics.items())))
     else:
-        respond_later(context, request, _long_answer(request, errors))
+        respond_later(context, request, _long_answer(request, keys, errors))
 
 
-def _long_answer(request: Request, errors: Mapping[TopicPartition, ErrorCode]) -> Steps:
+def _long_answer(request: Request, keys: TopicKeys, errors: Mapping[TopicPartition, ErrorCode]) -> Steps:
     topics = yield from by_topic(errors)
     rows = (
-        {"name": name, "partitions": ({"partition_index": p, "error_code": int(e)} for p, e in of_topic)}
+        {
+            keys.field: keys.key_of(name),
+            "partitions": ({"partition_index": p, "error_code": int(e)} for p, e in of_topic),
+        }
         for name, of_topic in topics.items()
     )
     header = request.header

@@ -1,8 +1,9 @@
-"""OffsetFetch (API 9), v1 to v9: the committed offsets of a group, or of many groups (v8, KIP-709) (CLI-2).
+"""OffsetFetch (API 9), v1 to v10: the committed offsets of a group, or of many groups (v8, KIP-709) (CLI-2).
 
 v2 adds null topics, which mean all partitions of the group, and an error for the group, which v1 has in each partition. v5 adds the
 leader epoch, v7 `require_stable`: a partition with a commit in progress gets UNSTABLE_OFFSET_COMMIT. A partition that has no offset,
-or does not exist, gets -1 without an error. Member id and member epoch (v9, KIP-848) are ignored.
+or does not exist, gets -1 without an error. v9 adds a member's id and epoch, which count in a group of the new kind (KIP-848). v10 names
+topics by their ids; UNKNOWN_TOPIC_ID if there is none.
 
 A repeated group is answered again, as in Kafka, up to REPEATED_BYTES_MAX. The answer is made in steps. If this broker stops being the
 coordinator meanwhile, the answer has only the group's error.
@@ -17,17 +18,19 @@ from broker.network.request_channel import Request
 from broker.requests import rights
 from broker.requests.context import ApiContext
 from broker.requests.steps import Further, Steps, parts_of, respond_in_steps
+from broker.requests.topic_keys import TopicKeys
 from protocol.acls import Operation, ResourceType
 from protocol.errors import ErrorCode
 from protocol.kafka import messages, offset_fetch_codec
 from protocol.kafka.by_schema import AnswerTooLarge
 from protocol.kafka.offset_fetch_codec import (
     GROUP_ERROR_SINCE,
+    TOPIC_ID_SINCE,
     TOPICS_IN_A_STEP,
     AskedGroup,
-    AskedTopic,
     Position,
 )
+from protocol.kafka.wire import TopicKey
 from protocol.types import TopicPartition
 
 PARTITIONS_IN_A_STEP = 200
@@ -65,9 +68,15 @@ def _group(
 ) -> Generator[None, None, bytes]:
     version = request.header.api_version
     group_id = asked.group_id
-    error, wanted = ErrorCode.NONE, (yield from _once_each(asked.topics or ()))
+    keys = TopicKeys(context.metadata)
+    named = [(keys.name_of(key), partitions) for key, partitions in asked.topics or ()]
+    error, wanted = ErrorCode.NONE, (yield from _once_each(named))
     if not rights.on_group(context, request, Operation.DESCRIBE, group_id):
         error = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    elif asked.member_id or asked.member_epoch >= 0:
+        error = context.groups.check_fetch(group_id, asked.member_id or "", asked.member_epoch)
+    if error is not ErrorCode.NONE:
+        pass
     elif asked.topics is None:
         error, wanted = context.groups.committed_partitions(group_id)
     elif not wanted:
@@ -76,12 +85,18 @@ def _group(
     if denied and asked.topics is None:
         wanted = {name: partitions for name, partitions in wanted.items() if name not in denied}
     topics: list[bytes] = []
+    is_by_id = version >= TOPIC_ID_SINCE
+    if is_by_id and asked.topics is None:
+        wanted = {
+            name: partitions for name, partitions in wanted.items() if context.metadata.topic_id(name) is not None
+        }
     for name, partitions in wanted.items() if error is ErrorCode.NONE else ():
         rows: list[bytes] = []
         for at in range(0, len(partitions), PARTITIONS_IN_A_STEP):
             asked_now = [TopicPartition(name, number) for number in partitions[at : at + PARTITIONS_IN_A_STEP]]
-            if name in denied:
-                positions = [_position(tp.partition, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for tp in asked_now]
+            if name in keys.unknown or name in denied:
+                refused = ErrorCode.UNKNOWN_TOPIC_ID if name in keys.unknown else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                positions = [_position(tp.partition, refused) for tp in asked_now]
                 rows.append(offset_fetch_codec.encode_positions(version, positions))
                 yield
                 continue
@@ -93,7 +108,8 @@ def _group(
             yield
         if error is not ErrorCode.NONE:
             break
-        topics.append(offset_fetch_codec.encode_topic(version, name, len(partitions), rows))
+        key: TopicKey = keys.id_of(name) if is_by_id and asked.topics is None else keys.key_of(name)
+        topics.append(offset_fetch_codec.encode_topic(version, key, len(partitions), rows))
     if error is not ErrorCode.NONE:
         topics = []
         if version < GROUP_ERROR_SINCE:
@@ -113,7 +129,7 @@ def _refused(version: int, topics: Mapping[str, Sequence[int]], error: ErrorCode
     return encoded
 
 
-def _once_each(topics: Iterable[AskedTopic]) -> Generator[None, None, Mapping[str, Sequence[int]]]:
+def _once_each(topics: Iterable[tuple[str, Sequence[int]]]) -> Generator[None, None, Mapping[str, Sequence[int]]]:
     """Topic -> partitions, each once, even if it was requested twice."""
     asked: dict[str, dict[int, None]] = {}
     for count, (name, partitions) in enumerate(topics):

@@ -22,7 +22,8 @@ from broker.apis.alter_partition_reassignments import alter_partition_reassignme
 from broker.apis.alter_replica_log_dirs import alter_replica_log_dirs
 from broker.apis.api_versions import api_versions
 from broker.apis.client_quotas import alter_client_quotas, describe_client_quotas
-from broker.apis.consumer_groups import consumer_groups
+from broker.apis.consumer_group_describe import consumer_group_describe
+from broker.apis.consumer_group_heartbeat import consumer_group_heartbeat
 from broker.apis.create_partitions import create_partitions
 from broker.apis.create_topics import create_topics
 from broker.apis.delegation_tokens import (
@@ -39,16 +40,19 @@ from broker.apis.describe_configs import describe_configs
 from broker.apis.describe_groups import describe_groups
 from broker.apis.describe_log_dirs import describe_log_dirs
 from broker.apis.describe_producers import describe_producers
+from broker.apis.describe_topic_partitions import describe_topic_partitions
 from broker.apis.describe_transactions import describe_transactions
 from broker.apis.elect_leaders import elect_leaders
 from broker.apis.end_txn import end_txn
 from broker.apis.fetch import fetch
 from broker.apis.find_coordinator import find_coordinator
+from broker.apis.get_telemetry_subscriptions import get_telemetry_subscriptions
 from broker.apis.heartbeat import heartbeat
 from broker.apis.incremental_alter_configs import incremental_alter_configs
 from broker.apis.init_producer_id import init_producer_id
 from broker.apis.join_group import join_group
 from broker.apis.leave_group import leave_group
+from broker.apis.list_config_resources import list_config_resources
 from broker.apis.list_groups import list_groups
 from broker.apis.list_offsets import list_offsets
 from broker.apis.list_partition_reassignments import list_partition_reassignments
@@ -59,6 +63,7 @@ from broker.apis.offset_delete import offset_delete
 from broker.apis.offset_fetch import offset_fetch
 from broker.apis.offset_for_leader_epoch import offset_for_leader_epoch
 from broker.apis.produce import produce
+from broker.apis.push_telemetry import push_telemetry
 from broker.apis.sasl import sasl
 from broker.apis.scram_credentials import alter_user_scram_credentials, describe_user_scram_credentials
 from broker.apis.sync_group import sync_group
@@ -286,8 +291,18 @@ ROUTES: Mapping[ApiKey, Route] = MappingProxyType(
             ),
         ),
         ApiKey.LIST_TRANSACTIONS: Route(list_transactions, ((DESCRIBE, TRANSACTIONAL_ID),)),
-        ApiKey.CONSUMER_GROUP_HEARTBEAT: Route(consumer_groups, NOTHING),
-        ApiKey.CONSUMER_GROUP_DESCRIBE: Route(consumer_groups, NOTHING),
+        ApiKey.CONSUMER_GROUP_HEARTBEAT: Route(
+            consumer_group_heartbeat,
+            (
+                (READ, GROUP),
+                (DESCRIBE, TOPIC),
+            ),
+        ),
+        ApiKey.CONSUMER_GROUP_DESCRIBE: Route(consumer_group_describe, ((DESCRIBE, GROUP),)),
+        ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: Route(get_telemetry_subscriptions, NOTHING),
+        ApiKey.PUSH_TELEMETRY: Route(push_telemetry, NOTHING),
+        ApiKey.LIST_CONFIG_RESOURCES: Route(list_config_resources, ((DESCRIBE_CONFIGS, CLUSTER),)),
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS: Route(describe_topic_partitions, ((DESCRIBE, TOPIC),)),
     }
 )
 

@@ -1,7 +1,8 @@
-"""TxnOffsetCommit (API 28), v0 to v4: a group's positions, committed in the transaction of a producer (KIP-98, KIP-447, INV-23).
+"""TxnOffsetCommit (API 28), v0 to v5: a group's positions, committed in the transaction of a producer (KIP-98, KIP-447, INV-23).
 
 The answer comes when the offsets are replicated. They count from the commit marker of the transaction on; until then they are pending.
-The first commit of a transaction is verified with the transaction's coordinator (KIP-890), so the handler may await it.
+The first commit of a transaction is verified with the transaction's coordinator (KIP-890), so the handler may await it. From v5 on it
+adds the group's partition of `__consumer_offsets` to the transaction: no AddOffsetsToTxn comes before (transaction version 2).
 
 v2 adds the leader epoch, v3 the member, its generation and static members; requests of older versions are accepted from anybody.
 Before v2 COORDINATOR_NOT_AVAILABLE takes the place of COORDINATOR_LOAD_IN_PROGRESS, which those clients do not retry, and before v4
@@ -28,6 +29,7 @@ LEADER_EPOCH_SINCE = 2
 LOADING_SINCE = 2
 MEMBER_SINCE = 3
 ABORTABLE_SINCE = 4
+ADDING_SINCE = 5
 
 
 def txn_offset_commit(context: ApiContext, request: Request) -> Further:
@@ -66,7 +68,8 @@ def _begin(context: ApiContext, request: Request) -> StepsTo[Further]:
     if not offsets:
         respond(errors)
         return None
-    producer = TransactionalProducer(body.transactional_id, body.producer_id, body.producer_epoch)
+    adds = version >= ADDING_SINCE
+    producer = TransactionalProducer(body.transactional_id, body.producer_id, body.producer_epoch, adds)
     if version >= MEMBER_SINCE:
         member = body.member_id, body.group_instance_id, body.generation_id
     else:

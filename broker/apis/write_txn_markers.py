@@ -1,9 +1,11 @@
-"""WriteTxnMarkers (API 27), v1: a transaction coordinator ends transactions in the partitions that this broker leads (KIP-98).
+"""WriteTxnMarkers (API 27), v1 to v2: a transaction coordinator ends transactions in the partitions that this broker leads (KIP-98).
 
 Each marker is a control batch with the producer's id and epoch, appended with acks=all. Each partition has its own error:
 UNKNOWN_TOPIC_OR_PARTITION without a replica here, INVALID_PRODUCER_EPOCH for an older epoch of the producer, and
 TRANSACTION_COORDINATOR_FENCED for an older epoch of the coordinator; a coordinator repeats the request after all others. A producer id
-or epoch below 0 gets INVALID_REQUEST. Markers in
+or epoch below 0 gets INVALID_REQUEST. v2 says of which transaction version a marker is: from 2 on it is in the epoch after that of its
+transaction, so a late one cannot end the producer's next transaction (KIP-1228). Brokers send v2, and ApiVersions does not list it, as
+that of Kafka 4.1 does not. Markers in
 `__consumer_offsets` also end the transactional commits of groups, when they are replicated.
 
 Brokers send this request, and Kafka's tool that aborts a hanging transaction (`kafka-transactions abort`), to the listener for clients.
@@ -23,6 +25,7 @@ from broker.requests import rights
 from broker.requests.context import ApiContext
 from broker.requests.steps import Further, Steps, StepsTo, by_topic, in_steps, parts_of, respond_later
 from broker.storage.log_types import AppendOrigin
+from broker.transactions.states import TransactionVersion
 from protocol.acls import Operation
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
@@ -33,6 +36,7 @@ from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
+VERSIONS_SINCE = 2
 MARKERS_AT_ONCE = 20
 """Markers that are appended between two pauses."""
 
@@ -43,6 +47,7 @@ class _Ending(NamedTuple):
     producer_id: int
     producer_epoch: int
     marker: Marker
+    origin: AppendOrigin
     partitions: tuple[TopicPartition, ...]
 
 
@@ -55,7 +60,7 @@ def _write(context: ApiContext, request: Request) -> StepsTo[None]:
     body = yield from messages.decoding(header.api_key, header.api_version, request.frame, header.body_offset)
     endings: list[_Ending] = []
     for row in body.markers:
-        endings.append((yield from _ending(row)))
+        endings.append((yield from _ending(row, header.api_version)))
         yield
     may_write = rights.on_cluster(context, request, Operation.ALTER, is_quiet=True) or rights.on_cluster(
         context, request, Operation.CLUSTER_ACTION
@@ -63,13 +68,15 @@ def _write(context: ApiContext, request: Request) -> StepsTo[None]:
     yield from _Writing(context, request).write(endings, may_write=may_write)
 
 
-def _ending(row: Any) -> StepsTo[_Ending]:
+def _ending(row: Any, version: int) -> StepsTo[_Ending]:
     partitions: dict[TopicPartition, None] = {}
     for topic in row.topics:
         partitions.update(dict.fromkeys(TopicPartition(topic.name, number) for number in topic.partition_indexes))
         yield
     marker = Marker(row.transaction_result, row.coordinator_epoch)
-    return _Ending(row.producer_id, row.producer_epoch, marker, tuple(partitions))
+    is_epoch_raised = version >= VERSIONS_SINCE and row.transaction_version >= TransactionVersion.TV_2
+    origin = AppendOrigin.RAISED_EPOCH if is_epoch_raised else AppendOrigin.COORDINATOR
+    return _Ending(row.producer_id, row.producer_epoch, marker, origin, tuple(partitions))
 
 
 def _refusal(ending: _Ending) -> ErrorCode:
@@ -119,7 +126,7 @@ class _Writing:
             context.config.request_timeout_ms,
             [(tp, memoryview(batch)) for tp in here],
             lambda results: self._appended(ending, here, results),
-            origin=AppendOrigin.COORDINATOR,
+            origin=ending.origin,
         )
 
     def _appended(

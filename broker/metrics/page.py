@@ -12,6 +12,7 @@ from broker.metrics.quotas import quota_section
 from broker.metrics.replication import fetcher_section, purgatory_section, replica_section, topic_section
 from broker.metrics.requests import network_section, request_section
 from broker.metrics.server import BrokerState, SessionStats, disk_section, session_section, state_section
+from broker.metrics.telemetry import telemetry_section
 from broker.metrics.transactions import transaction_section
 from broker.network.acceptor import Acceptor
 from broker.network.request_channel import RequestChannel
@@ -20,6 +21,7 @@ from broker.process.exposition import Section
 from broker.quotas.client_quotas import Quotas
 from broker.replication.replica_manager import ReplicaManager
 from broker.storage.log_manager import LogManager
+from broker.telemetry.client_telemetry import ClientTelemetry
 from broker.transactions.coordinator import TransactionCoordinator
 
 
@@ -37,6 +39,7 @@ class Measured:
     groups: HeldGroups
     transactions: TransactionCoordinator
     quotas: Quotas
+    telemetry: ClientTelemetry
     controller: MeasuredController
     partitions_max: int
     """`metrics.max.partitions`."""
@@ -56,6 +59,7 @@ def sections(of: Measured) -> list[Section]:
         lambda: group_section(of.groups),
         lambda: transaction_section(of.transactions),
         lambda: quota_section(of.quotas),
+        lambda: telemetry_section(of.telemetry),
         lambda: session_section(of.session),
         lambda: disk_section(of.logs),
     ]

@@ -16,6 +16,7 @@ from broker.authorization.authorizer import Authorizer
 from broker.cluster.metadata_cache import MetadataCache
 from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.suspected_leaders import SuspectedLeaders
+from broker.groups.consumer_group.messages import ConsumerGroupDescription, ConsumerHeartbeat, HeartbeatAnswer
 from broker.groups.group.messages import (
     CommittedOffset,
     FetchedOffset,
@@ -41,9 +42,12 @@ from broker.requests.metadata_topics import MetadataTopics
 from broker.security.token_store import TokenStore
 from broker.settings.config import BrokerConfig
 from broker.settings.dynamic_configs import DynamicConfigs
+from broker.settings.group_configs import GroupConfigs
 from broker.storage.log_manager import LogManager
+from broker.telemetry.client_telemetry import TELEMETRY_BYTES_MAX, ClientTelemetry
 from broker.transactions.coordinator import TransactionCoordinator
 from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka.api_keys import ApiLevel
 from protocol.kafka.produce_codec import NodeEndpoint
 from protocol.types import Assignment, TopicPartition
 
@@ -59,9 +63,12 @@ class ControllerRequests(Protocol):
     def is_active(self) -> bool: ...
 
     async def alter_reassignments(
-        self, targets: Mapping[TopicPartition, tuple[int, ...] | None]
+        self, targets: Mapping[TopicPartition, tuple[int, ...] | None], *, may_change_factor: bool = True
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Starts reassignments to these replicas. Target None cancels the partition's reassignment (CTL-10, CTL-11)."""
+        """Starts reassignments to these replicas. Target None cancels the partition's reassignment (CTL-10, CTL-11).
+
+        Unless `may_change_factor`, a target with more or fewer replicas than the partition has is refused.
+        """
         ...
 
     def reassignments(self) -> dict[TopicPartition, Assignment]:
@@ -99,6 +106,23 @@ class GroupRequests(Protocol):
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode: ...
 
+    @property
+    def configs(self) -> GroupConfigs:
+        """The settings that groups have of their own."""
+        ...
+
+    def consumer_heartbeat(
+        self,
+        group_id: str,
+        request: ConsumerHeartbeat,
+        respond: Callable[[HeartbeatAnswer], None],
+        may_see: Callable[[str], bool] | None = None,
+    ) -> None:
+        """Of a member of a group of the new kind (KIP-848). `may_see`: the topics that a regular expression may match; None: all."""
+        ...
+
+    def describe_consumer_group(self, group_id: str) -> ConsumerGroupDescription: ...
+
     def leave(
         self, group_id: str, members: Sequence[LeavingMember], respond: Callable[[ErrorCode, list[ErrorCode]], None]
     ) -> None:
@@ -130,6 +154,10 @@ class GroupRequests(Protocol):
         self, group_id: str, partitions: Sequence[TopicPartition], *, require_stable: bool
     ) -> tuple[ErrorCode, dict[TopicPartition, FetchedOffset]]: ...
 
+    def check_fetch(self, group_id: str, member_id: str, member_epoch: int) -> ErrorCode:
+        """Whether a member may fetch offsets: in a group of the new kind it needs its epoch."""
+        ...
+
     def committed_partitions(self, group_id: str) -> tuple[ErrorCode, Mapping[str, Sequence[int]]]:
         """Topic -> the partitions for which the group has committed an offset."""
         ...
@@ -150,6 +178,9 @@ class GroupRequests(Protocol):
     def describe(self, group_id: str) -> GroupDescription: ...
 
     def delete_groups(self, group_ids: Sequence[str], respond: Callable[[dict[str, ErrorCode]], None]) -> None: ...
+
+
+_LEVELS = {level.value: level for level in ApiLevel}
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,11 +218,22 @@ class ApiContext:
     tokens: TokenStore | None = None
     """Delegation tokens; None: there are none."""
     request_metrics: RequestMetrics = field(default_factory=RequestMetrics)
+    telemetry: ClientTelemetry = field(default_factory=lambda: ClientTelemetry(TELEMETRY_BYTES_MAX, time.monotonic))
     audit: AuditLog = field(default_factory=lambda: AuditLog(None, SystemClock()))
     denials: RareLine = field(default_factory=lambda: RareLine(1.0, time.monotonic))
     """Allows the lines about requests that were denied."""
     old_fetches: RareLine = field(default_factory=lambda: RareLine(1.0, time.monotonic))
     """Allows the lines about fetches of versions that carry no records: an old client asks again at once."""
+
+    @property
+    def group_configs(self) -> GroupConfigs:
+        """The settings that groups have of their own."""
+        return self.groups.configs
+
+    @property
+    def api_level(self) -> ApiLevel:
+        """Whose APIs this broker serves to clients at present."""
+        return _LEVELS[self.configs.layers.effective.broker_api_level]
 
     def node_endpoint(self, broker_id: int, listener: str) -> NodeEndpoint | None:
         """A broker's address for clients of that listener. None: the broker is not live, or does not have the listener."""

@@ -91,6 +91,10 @@ class MetadataTopics:
                         done = 0
                         yield
 
+    def partition(self, state: PartitionState, listener: str) -> MetadataPartition:
+        """As clients of this listener see it now."""
+        return self._partition(state, listener, LISTENER_NOT_FOUND_SINCE, frozenset(self._unreachable()))
+
     def _of(self, listener: str, version: int) -> _Encoded:
         valid_for = (self._metadata.brokers_version, frozenset(self._unreachable()))
         encoded = self._encoded.get((listener, version))

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from broker.settings.password_encoder import CBC, CIPHERS, ITERATIONS_MAX, KEY_FACTORIES, KEY_LENGTHS
+from protocol.kafka.api_keys import ApiLevel
 from protocol.numbers import BLANKS, decimal_number, is_plain_number, whole_number
 from protocol.plain_text import shortened
 
@@ -468,6 +469,12 @@ class BrokerConfig:
     # topics
     auto_create_topics_enable: bool = setting(True)
     delete_topic_enable: bool = setting(True)
+    telemetry_max_bytes: int = setting(
+        1024**2, minimum=1, maximum=INT_MAX, doc="limit in bytes of the metrics that a client pushes at once"
+    )
+    max_request_partition_size_limit: int = setting(
+        2000, minimum=1, maximum=INT_MAX, doc="limit of partitions in an answer to DescribeTopicPartitions"
+    )
     max_broker_partitions: int = setting(
         20_000,
         minimum=1,
@@ -541,6 +548,41 @@ class BrokerConfig:
         3000, minimum=0, maximum=INT_MAX, doc="how long the first rebalance of an empty group waits for more members"
     )
     group_max_size: int = setting(INT_MAX, minimum=1, maximum=INT_MAX)
+    group_consumer_session_timeout_ms: int = setting(
+        45_000,
+        minimum=1,
+        maximum=INT_MAX,
+        doc="groups of the new kind: a member that was not heard of for so long is removed",
+    )
+    group_consumer_heartbeat_interval_ms: int = setting(
+        5_000, minimum=1, maximum=INT_MAX, doc="groups of the new kind: how often their members send a heartbeat, in ms"
+    )
+    group_consumer_min_session_timeout_ms: int = setting(
+        45_000, minimum=1, maximum=INT_MAX, doc="the least that a group may have of its own"
+    )
+    group_consumer_max_session_timeout_ms: int = setting(
+        60_000, minimum=1, maximum=INT_MAX, doc="the most that a group may have of its own"
+    )
+    group_consumer_min_heartbeat_interval_ms: int = setting(
+        5_000, minimum=1, maximum=INT_MAX, doc="the least that a group may have of its own"
+    )
+    group_consumer_max_heartbeat_interval_ms: int = setting(
+        15_000, minimum=1, maximum=INT_MAX, doc="the most that a group may have of its own"
+    )
+    group_consumer_max_size: int = setting(
+        INT_MAX, minimum=1, maximum=INT_MAX, doc="members of a group of the new kind"
+    )
+    group_consumer_assignors: str = setting(
+        "uniform,range",
+        choices=("uniform", "range"),
+        is_list=True,
+        doc="how a group of the new kind may share out its partitions; the first is used if no member asks for one",
+    )
+    group_consumer_migration_policy: str = setting(
+        "bidirectional",
+        choices=("bidirectional", "upgrade", "downgrade", "disabled"),
+        doc="whether a group that has members may become one of the other kind",
+    )
     group_memory_max_bytes: int = setting(
         512 * 1024**2,
         minimum=0,
@@ -684,6 +726,15 @@ class BrokerConfig:
     broker_fast_failure_detection: bool = setting(
         True,
         doc="ottla's own: whether a broker counts as dead when its control listener refuses connections, not only when its session ends",
+    )
+    broker_fault_injection: bool = setting(
+        False,
+        doc="ottla's own: whether the owner of the process can break single requests of clients, by a socket beside its settings",
+    )
+    broker_api_level: str = setting(
+        ApiLevel.KAFKA_3_9.value,
+        choices=tuple(level.value for level in ApiLevel),
+        doc="ottla's own: whose APIs and versions clients get: 3.9, those of Kafka 3.9; 4, those of Kafka 4",
     )
     broker_stop_timeout_ms: int = setting(
         25_000,

@@ -14,6 +14,7 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from broker.settings.client_metrics import ClientMetricsConfig
 from broker.settings.config import (
     BROKER_KEY_OF,
     INT_MAX,
@@ -49,6 +50,7 @@ DYNAMIC_BROKER_KEYS = (
     frozenset(BROKER_KEY_OF.values()) - {"log.message.format.version"}
     | THREAD_KEYS
     | {
+        "broker.api.level",
         "follower.replication.throttled.rate",
         "leader.replication.throttled.rate",
         "log.cleaner.backoff.ms",
@@ -129,6 +131,8 @@ class Source(IntEnum):
     DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
+    CLIENT_METRICS_CONFIG = 7
+    GROUP_CONFIG = 8
 
 
 class ConfigType(IntEnum):
@@ -273,6 +277,23 @@ _KNOWN = settings_of(BrokerConfig)
 def _spec(key: str) -> Any:
     """The field of a broker's setting, with or without the prefix of a listener."""
     return _KNOWN[key_of_all(key)]
+
+
+def describe_client_metrics(configs: Mapping[str, str]) -> Iterator[DescribedSetting]:
+    """Every setting of a subscription to metrics of clients that has these."""
+    return describe_entity(ClientMetricsConfig, configs, {}, Source.CLIENT_METRICS_CONFIG)
+
+
+def describe_entity(
+    config: type, configs: Mapping[str, str], defaults: Mapping[str, str], own_source: Source
+) -> Iterator[DescribedSetting]:
+    """Every setting of an entity that has these of its own. `defaults`: where they are not those of `config`."""
+    for key, spec in settings_of(config).items():
+        own = configs.get(key)
+        source = Source.DEFAULT_CONFIG if own is None else own_source
+        synonyms = () if own is None else (Synonym(key, own, source),)
+        value = defaults.get(key, config_text(spec.default)) if own is None else own
+        yield _described(spec, key, value, source, synonyms)
 
 
 def is_dynamic(key: str) -> bool:

@@ -1,7 +1,9 @@
-"""The settings of users, client ids, and addresses, in ZooKeeper: credentials and quotas (`UserConfigHandler` and others in Kafka).
+"""The settings of users, client ids, and addresses, in ZooKeeper: credentials and quotas (`UserConfigHandler` and others in Kafka). And
+the subscriptions to metrics of clients, and the settings of groups.
 
-An entity is named by its path below `/config`: `users/alice`, `users/alice/clients/app`, `clients/app`, `ips/10.0.0.7`, with the names of
-znodes, such as `users/<default>`. `broker/settings/dynamic_configs.py` says which of them may have changed.
+An entity is named by its path below `/config`: `users/alice`, `users/alice/clients/app`, `clients/app`, `ips/10.0.0.7`,
+`client-metrics/slow`, `groups/billing`, with the names of znodes, such as `users/<default>`. `broker/settings/dynamic_configs.py` says
+which of them may have changed.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ log = logging.getLogger(__name__)
 USERS = "users"
 CLIENTS = "clients"
 IPS = "ips"
+CLIENT_METRICS = "client-metrics"
+GROUPS = "groups"
 READ_AT_ONCE = 500
 
 Configs = Mapping[str, Mapping[str, str]]
@@ -37,11 +41,11 @@ class FollowsEntities(Protocol):
 
 
 class EntityConfigs:
-    """Reads, and tells who needs it. `users` is told the names of users, without `users/`; `quotas` are told the names of all."""
+    """Reads, and tells who needs it. `users` is told the names of users, without `users/`; `followers` are told the names of all."""
 
     def __init__(self, zk: ZooKeeperSession) -> None:
         self.users: FollowsEntities | None = None
-        self.quotas: list[FollowsEntities] = []
+        self.followers: list[FollowsEntities] = []
         self._zk = zk
 
     async def read_all(self) -> None:
@@ -49,7 +53,7 @@ class EntityConfigs:
         names = await all_entities(self._zk)
         if self.users is not None:
             self.users.all_are(_users(names))
-        for follower in self.quotas:
+        for follower in self.followers:
             follower.all_are(names)
         await self.read(names)
 
@@ -70,13 +74,13 @@ class EntityConfigs:
                 of_users = {user: configs[f"{USERS}/{user}"] for user in _users(configs)}
                 if of_users:
                     self.users.changed(of_users)
-            for follower in self.quotas:
+            for follower in self.followers:
                 follower.changed(configs)
 
 
 async def all_entities(zk: ZooKeeperSession) -> list[str]:
     """The names of all entities in ZooKeeper. Raises ZkError."""
-    kinds = (USERS, CLIENTS, IPS)
+    kinds = (USERS, CLIENTS, IPS, CLIENT_METRICS, GROUPS)
     of_kinds = await zk.children_many([ConfigZNode.parent(kind) for kind in kinds])
     names = [f"{kind}/{name}" for kind, found in zip(kinds, of_kinds, strict=True) for name in found or ()]
     users = [name for name in names if name.startswith(f"{USERS}/")]
@@ -94,7 +98,7 @@ def is_entity(name: str) -> bool:
     kind, *parts = name.split("/")
     if kind == USERS and len(parts) == 3 and parts[1] == CLIENTS:
         del parts[1]
-    elif kind not in (USERS, CLIENTS, IPS) or len(parts) != 1:
+    elif kind not in (USERS, CLIENTS, IPS, CLIENT_METRICS, GROUPS) or len(parts) != 1:
         return False
     return all(map(ConfigZNode.is_entity_name, parts))
 

@@ -11,6 +11,9 @@ from typing import Any
 import protocol.kafka.kio_without_hypothesis  # isort: skip  # noqa: F401
 from kio.schema.consumer_protocol_assignment.v0.data import ConsumerProtocolAssignment
 from kio.schema.consumer_protocol_subscription.v0.data import ConsumerProtocolSubscription
+from kio.schema.consumer_protocol_subscription.v1.data import (
+    ConsumerProtocolSubscription as ConsumerProtocolSubscriptionV1,
+)
 
 from protocol.kafka import by_schema
 from protocol.kafka.wire import ELEMENTS_MAX
@@ -18,6 +21,7 @@ from protocol.types import Buffer, TopicPartition
 
 PROTOCOL_TYPE = "consumer"
 VERSION = b"\0\0"
+OWNED_SINCE = b"\0\1"
 SIZE_MAX = 100 * 1024 * 1024
 
 
@@ -29,6 +33,15 @@ def subscription(topics: Iterable[str], user_data: bytes | None = None) -> bytes
 def subscribed(metadata: Buffer) -> tuple[str, ...]:
     """The topics of a member. Raises MalformedRequest."""
     return tuple(_read(ConsumerProtocolSubscription, metadata).topics)
+
+
+def owned(metadata: Buffer) -> list[TopicPartition]:
+    """The partitions that a member reads while it joins again; none before v1, and of members that give up all first. Raises
+    MalformedRequest."""
+    if bytes(metadata[: len(VERSION)]) < OWNED_SINCE:
+        return []
+    topics = _read(ConsumerProtocolSubscriptionV1, metadata).owned_partitions
+    return [TopicPartition(each.topic, number) for each in topics for number in each.partitions]
 
 
 def assignment(partitions: Iterable[TopicPartition]) -> bytes:

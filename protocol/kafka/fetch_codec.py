@@ -1,15 +1,15 @@
-"""Fetch (API 1), hand-written, v4 to v17, for broker and follower. Record bytes are never copied. Pure.
+"""Fetch (API 1), hand-written, v4 to v18, for broker and follower. Record bytes are never copied. Pure.
 
 v5 log start offset, v7 incremental sessions (KIP-227), v9 current leader epoch (KIP-320), v11 rack, v12 flexible with
 last fetched epoch and diverging epoch (KIP-595), v13 topic ids instead of names (KIP-516), v15 the replica's id and
-broker epoch as a tagged field (KIP-903), v16 node endpoints (KIP-951), v17 directory ids (KIP-853, skipped).
+broker epoch as a tagged field (KIP-903), v16 node endpoints (KIP-951), v17 directory ids (KIP-853, skipped), v18 the
+replica's high watermark (KIP-1166, skipped).
 `tests/unit/protocol/kafka` compares both directions with kio byte for byte.
 """
 
 from __future__ import annotations
 
 import struct
-import uuid
 from collections.abc import Generator, Sequence
 from typing import Final, NamedTuple
 
@@ -27,6 +27,7 @@ from protocol.kafka.framing import (
 from protocol.kafka.produce_codec import NodeEndpoint
 from protocol.kafka.wire import (
     INT,
+    TopicKey,
     array_length,
     nullable_string,
     read_array_length,
@@ -34,13 +35,11 @@ from protocol.kafka.wire import (
     read_string,
     read_uuid,
     string,
+    topic_key,
 )
 from protocol.types import Buffer
 
 PARTITIONS_IN_A_STEP: Final = 100
-
-TopicKey = str | uuid.UUID
-"""A topic's name up to v12, its id from v13."""
 
 READ_COMMITTED: Final = 1
 """The isolation level of readers that want committed records, and those without a transaction, only. 0 is for all records."""
@@ -353,14 +352,14 @@ def encode_request(version: int, correlation_id: int, client_id: str, request: F
     parts.append(_SESSION.pack(request.session_id, request.session_epoch))
     parts.append(array_length(len(request.topics), True))
     for key, partitions in request.topics:
-        parts += [_topic_key(key), array_length(len(partitions), True)]
+        parts += [topic_key(key, True), array_length(len(partitions), True)]
         for partition in partitions:
             parts += [_PARTITION_V12.pack(*partition), b"\x00"]
         parts.append(b"\x00")
     parts.append(array_length(len(request.forgotten), True))
     for key, indexes in request.forgotten:
         parts += [
-            _topic_key(key),
+            topic_key(key, True),
             array_length(len(indexes), True),
             struct.pack(f">{len(indexes)}i", *indexes),
             b"\x00",
@@ -372,10 +371,6 @@ def encode_request(version: int, correlation_id: int, client_id: str, request: F
     else:
         parts.append(b"\x00")
     return b"".join(parts)
-
-
-def _topic_key(key: TopicKey) -> bytes:
-    return key.bytes if isinstance(key, uuid.UUID) else string(key, True)
 
 
 def encode_response(
@@ -405,7 +400,7 @@ def encode_parts(
     pending += array_length(len(topics), flexible)
     out: list[Part] = []
     for key, partitions in topics:
-        pending += key.bytes if isinstance(key, uuid.UUID) else string(key, flexible)
+        pending += topic_key(key, flexible)
         pending += array_length(len(partitions), flexible)
         for data in partitions:
             records: Sequence[Part] = data.records if data.stored is None else (data.stored,)

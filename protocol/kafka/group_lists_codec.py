@@ -20,6 +20,7 @@ DESCRIBED_THROTTLE_SINCE = 1
 DESCRIBED_OPERATIONS_SINCE = 3
 DESCRIBED_INSTANCE_SINCE = 4
 DESCRIBED_FLEXIBLE_SINCE = 5
+DESCRIBED_MESSAGE_SINCE = 6
 
 
 def encode_listed(version: int, group_id: str, protocol_type: str, state: str, group_type: str) -> bytes:
@@ -66,13 +67,19 @@ def encode_member(
 
 
 def encode_described(
-    version: int, error: int, names: tuple[str, str, str, str], members: Sequence[bytes], operations: int
+    version: int,
+    error: int,
+    names: tuple[str, str, str, str],
+    members: Sequence[bytes],
+    operations: int,
+    message: str | None = None,
 ) -> bytes:
-    """A row of DescribeGroups; `names` are the group's id, state, protocol type and protocol."""
+    """A row of DescribeGroups; `names` are the group's id, state, protocol type and protocol. `message`: of the error, since v6."""
     flexible = version >= DESCRIBED_FLEXIBLE_SINCE
     return b"".join(
         (
             SHORT.pack(error),
+            nullable_string(message, True) if version >= DESCRIBED_MESSAGE_SINCE else b"",
             *(string(name, flexible) for name in names),
             array_length(len(members), flexible),
             *members,

@@ -1,8 +1,10 @@
-"""ListOffsets (API 2), hand-written, v1 to v9, in steps: a request may name a hundred thousand partitions. Pure.
+"""ListOffsets (API 2), hand-written, v1 to v11, in steps: a request may name a hundred thousand partitions. Pure.
 
-    request    replica id, [v2: isolation level], topics: name, partitions: partition, [v4: current leader epoch], timestamp
+    request    replica id, [v2: isolation level], topics: name, partitions: partition, [v4: current leader epoch], timestamp,
+               [v10: timeout]
 
-v2 throttle time, v4 leader epoch (KIP-320), v6 flexible; v7 to v9 only add meanings of the requested timestamp.
+v2 throttle time, v4 leader epoch (KIP-320), v6 flexible; v7 to v9, and v11, only add meanings of the requested timestamp. The
+timeout is for reads from remote storage, and is skipped.
 `tests/unit/protocol/kafka` compares both directions with kio byte for byte.
 """
 
@@ -20,6 +22,7 @@ ISOLATION_SINCE = 2
 THROTTLE_SINCE = 2
 LEADER_EPOCH_SINCE = 4
 FLEXIBLE_SINCE = 6
+TIMEOUT_SINCE = 10
 NO_EPOCH = -1
 ROWS_IN_A_STEP = 200
 
@@ -103,6 +106,8 @@ def _decoding(version: int, frame: Buffer, at: int) -> Generator[None, None, Lis
         if since_pause >= ROWS_IN_A_STEP:
             since_pause = 0
             yield
+    if version >= TIMEOUT_SINCE:
+        at += INT.size
     if flexible:
         at = skip_tagged_fields(frame, at)
     if at > len(frame):

@@ -21,7 +21,7 @@ import kio.index
 import kio.schema.index
 
 from protocol.kafka import by_schema, earlier_schemas
-from protocol.kafka.api_keys import SUPPORTED, ApiKey
+from protocol.kafka.api_keys import SERVED, ApiKey, ApiLevel
 from protocol.kafka.framing import MalformedRequest, request_header, skip_tagged_fields
 from protocol.kafka.wire import ELEMENTS_MAX, REQUEST_ELEMENTS_MAX
 from protocol.types import Buffer
@@ -39,9 +39,8 @@ _WITHOUT_SCHEMA = {
     5: "stop_replica",
     6: "update_metadata",
     7: "controlled_shutdown",
-    74: "list_client_metrics_resources",  # Kafka 4.1 renamed it.
 }
-"""Names of APIs that kio does not have, or has under a later name."""
+"""Names of APIs that kio does not have."""
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
@@ -146,10 +145,10 @@ def throttle_time_at(api_key: int, version: int) -> int | None:
     return {(): 0, ("error_code",): ERROR_SIZE}.get(tuple(before), AFTER_ROWS)
 
 
-def preload(api_keys: Iterable[int]) -> None:
+def preload(api_keys: Iterable[ApiKey], level: ApiLevel) -> None:
     """Imports and compiles the schemas of the newest version of these APIs. Run it in a thread: it can take a quarter of a second."""
     for key in api_keys:
-        version = SUPPORTED[ApiKey(key)].max
+        version = SERVED[level][key].max
         by_schema.prepare(_schema_of_request(key, version), _schema_of_response(key, version))
 
 

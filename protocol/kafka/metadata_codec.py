@@ -1,8 +1,9 @@
-"""Metadata (API 3) responses, v0 to v12, hand-written for speed: after a change of leaders all clients ask at once. Pure.
+"""Metadata (API 3) responses, v0 to v13, hand-written for speed: after a change of leaders all clients ask at once. Pure.
 
 v1 rack, controller, internal topics, v2 cluster id, v3 throttle time, v5 offline replicas, v7 leader epoch (KIP-320), v8
 authorized operations (KIP-430), v9 flexible, v10 topic ids (KIP-516), v11 no authorized operations of the cluster, v12
-names may be null for topics requested by id. `tests/unit/protocol/kafka` compares the responses with kio byte for byte.
+names may be null for topics requested by id, v13 an error of the whole answer (KIP-1102). `tests/unit/protocol/kafka` compares
+the responses with kio byte for byte.
 """
 
 from __future__ import annotations
@@ -87,6 +88,8 @@ def encode_response(
             parts.append(encode_topic(version, topic, [encode_partition(version, p) for p in topic.partitions]))
     if 8 <= version <= 10:
         parts.append(INT.pack(cluster_authorized_operations))
+    if version >= 13:
+        parts.append(SHORT.pack(0))
     if flexible:
         parts.append(b"\x00")
     return b"".join(parts)

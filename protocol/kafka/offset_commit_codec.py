@@ -1,7 +1,7 @@
-"""OffsetCommit (API 8), hand-written, v1 to v9. Pure.
+"""OffsetCommit (API 8), hand-written, v1 to v10. Pure.
 
     group id, generation, member id, [v7: instance id], [v2 to v4: retention ms],
-    topics: name, partitions: partition, offset, [v6: leader epoch], [v1: commit time], metadata
+    topics: name (v10: id), partitions: partition, offset, [v6: leader epoch], [v1: commit time], metadata
 
 v3 throttle time, v8 flexible. `tests/unit/protocol/kafka` compares both directions with kio byte for byte.
 """
@@ -16,11 +16,13 @@ from protocol.kafka.framing import MalformedRequest, skip_tagged_fields
 from protocol.kafka.wire import (
     INT,
     REQUEST_ELEMENTS_MAX,
+    TopicKey,
     array_length,
     read_array_length,
     read_nullable_string,
     read_string,
-    string,
+    read_topic,
+    topic_key,
 )
 from protocol.types import Buffer
 
@@ -31,6 +33,7 @@ RETENTIONS = range(2, 5)
 LEADER_EPOCH_SINCE = 6
 INSTANCE_ID_SINCE = 7
 FLEXIBLE_SINCE = 8
+TOPIC_ID_SINCE = 10
 
 ROWS_IN_A_STEP = 100
 
@@ -58,14 +61,14 @@ class CommittedPartition(NamedTuple):
 
 
 class OffsetCommitRequest(NamedTuple):
-    """`retention_ms` -1 means the broker's setting."""
+    """`retention_ms` -1 means the broker's setting. `generation`: or the member's epoch, in a group of the new kind."""
 
     group_id: str
     generation: int
     member_id: str
     instance_id: str | None
     retention_ms: int
-    topics: list[tuple[str, list[CommittedPartition]]]
+    topics: list[tuple[TopicKey, list[CommittedPartition]]]
 
 
 def decode_request(version: int, frame: Buffer, at: int) -> OffsetCommitRequest:
@@ -103,7 +106,7 @@ def _decoding(version: int, frame: Buffer, at: int) -> Generator[None, None, Off
     topics = []
     left = REQUEST_ELEMENTS_MAX - count
     for number in range(1, count + 1):
-        name, at = read_string(frame, at, flexible)
+        name, at = read_topic(frame, at, flexible, by_id=version >= TOPIC_ID_SINCE)
         rows, at = yield from _decode_partitions(version, frame, at, left)
         left -= len(rows)
         if flexible:
@@ -149,15 +152,15 @@ def _decode_partitions(
 
 
 def encode_response(
-    version: int, topics: Sequence[tuple[str, Sequence[tuple[int, int]]]], throttle_ms: int = 0
+    version: int, topics: Sequence[tuple[TopicKey, Sequence[tuple[int, int]]]], throttle_ms: int = 0
 ) -> bytes:
-    """The response body; `topics` are (name, [(partition, error code)])."""
+    """The response body; `topics` are (name or id, [(partition, error code)])."""
     flexible = version >= FLEXIBLE_SINCE
     result = _RESULT_V8 if flexible else _RESULT_V2
     parts = [INT.pack(throttle_ms)] if version >= THROTTLE_SINCE else []
     parts.append(array_length(len(topics), flexible))
     for name, rows in topics:
-        parts.append(string(name, flexible))
+        parts.append(topic_key(name, flexible))
         parts.append(array_length(len(rows), flexible))
         parts += [result.pack(*row) for row in rows]
         if flexible:

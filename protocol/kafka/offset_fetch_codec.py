@@ -1,7 +1,8 @@
-"""OffsetFetch (API 9), hand-written, v1 to v9, in steps: a request may name a hundred thousand partitions. Pure.
+"""OffsetFetch (API 9), hand-written, v1 to v10, in steps: a request may name a hundred thousand partitions. Pure.
 
     request    v1 to v7: group id, topics: name, partitions; [v7: require stable]
                v8: groups: group id, [v9: member id, member epoch], topics; require stable
+               v10: a topic's id in place of its name, here and below
     response   [v3: throttle time], v1 to v7: topics: name, partitions: partition, offset, [v5: leader epoch], metadata, error;
                [v2: group error]
                v8: groups: group id, topics, error
@@ -21,12 +22,15 @@ from protocol.kafka.wire import (
     INT,
     REQUEST_ELEMENTS_MAX,
     SHORT,
+    TopicKey,
     array_length,
     nullable_string,
     read_array_length,
     read_nullable_string,
     read_string,
+    read_topic,
     string,
+    topic_key,
 )
 from protocol.types import Buffer
 
@@ -37,6 +41,7 @@ FLEXIBLE_SINCE = 6
 REQUIRE_STABLE_SINCE = 7
 MANY_SINCE = 8
 MEMBER_SINCE = 9
+TOPIC_ID_SINCE = 10
 
 TOPICS_IN_A_STEP = 200
 
@@ -44,14 +49,16 @@ _NUMBERS_V1 = struct.Struct(">iq")
 _NUMBERS_V5 = struct.Struct(">iqi")
 _ERROR_V6 = struct.Struct(">hx")  # and no tagged fields
 
-AskedTopic = tuple[str, tuple[int, ...]]
+AskedTopic = tuple[TopicKey, tuple[int, ...]]
 
 
 class AskedGroup(NamedTuple):
-    """`topics` None means everything that the group has committed."""
+    """`topics` None means everything that the group has committed. `member_id` None: it does not ask as a member."""
 
     group_id: str
     topics: list[AskedTopic] | None
+    member_id: str | None = None
+    member_epoch: int = -1
 
 
 class OffsetFetchRequest(NamedTuple):
@@ -89,12 +96,13 @@ def decoding(version: int, frame: Buffer, at: int) -> Generator[None, None, Offs
         left -= count
         for _ in range(count):
             group_id, at = read_string(frame, at, True)
+            member_id, member_epoch = None, -1
             if version >= MEMBER_SINCE:
-                _, at = read_nullable_string(frame, at, True)
-                at += INT.size
+                member_id, at = read_nullable_string(frame, at, True)
+                member_epoch, at = _read_int(frame, at)
             topics, at, left = yield from _decode_topics(version, frame, at, left)
             at = skip_tagged_fields(frame, at)
-            groups.append(AskedGroup(group_id, topics))
+            groups.append(AskedGroup(group_id, topics, member_id, member_epoch))
             if len(groups) % TOPICS_IN_A_STEP == 0:
                 yield
     else:
@@ -125,7 +133,7 @@ def _decode_topics(
     topics: list[AskedTopic] = []
     left -= count
     for number in range(1, count + 1):
-        name, at = read_string(frame, at, flexible)
+        name, at = read_topic(frame, at, flexible, by_id=version >= TOPIC_ID_SINCE)
         size, at = read_array_length(frame, at, flexible, INT.size)
         left -= size
         if left < 0:
@@ -141,6 +149,14 @@ def _decode_topics(
         if number % TOPICS_IN_A_STEP == 0:
             yield
     return topics, at, left
+
+
+def _read_int(frame: Buffer, at: int) -> tuple[int, int]:
+    try:
+        (value,) = INT.unpack_from(frame, at)
+    except struct.error:
+        raise MalformedRequest("the frame ends inside a member's epoch") from None
+    return value, at + INT.size
 
 
 def _end_of_null(frame: Buffer, at: int, flexible: bool) -> int | None:
@@ -167,10 +183,10 @@ def encode_positions(version: int, positions: Sequence[Position]) -> bytes:
     )
 
 
-def encode_topic(version: int, name: str, count: int, rows: Sequence[bytes]) -> bytes:
+def encode_topic(version: int, name: TopicKey, count: int, rows: Sequence[bytes]) -> bytes:
     """A topic with `count` positions; `rows` are the encoded positions."""
     flexible = version >= FLEXIBLE_SINCE
-    head = string(name, flexible) + array_length(count, flexible)
+    head = topic_key(name, flexible) + array_length(count, flexible)
     return b"".join((head, *rows, b"\x00" if flexible else b""))
 
 

@@ -1,8 +1,9 @@
-"""Produce (API 0), hand-written, v0 to v11: records are slices of the frame, never copied. Pure.
+"""Produce (API 0), hand-written, v0 to v13: records are slices of the frame, never copied. Pure.
 
 v1 adds the throttle time, v2 the time of the append, v3 the transactional id. The API refuses these three versions.
 
-v8 adds record errors and messages, v9 is flexible, v10 sends the current leader with NOT_LEADER_OR_FOLLOWER (KIP-951).
+v8 adds record errors and messages, v9 is flexible, v10 sends the current leader with NOT_LEADER_OR_FOLLOWER (KIP-951), v13 names
+topics by their ids (KIP-516). v11 and v12 only differ in what is served (KIP-890).
 `tests/unit/protocol/kafka` compares both directions with kio byte for byte.
 """
 
@@ -18,13 +19,16 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import MalformedRequest, head_of, response_header, skip_tagged_fields, unsigned_varint
 from protocol.kafka.wire import (
     INT,
+    TopicKey,
     array_length,
     nullable_string,
     read_array_length,
     read_bytes,
     read_nullable_string,
     read_string,
+    read_uuid,
     string,
+    topic_key,
 )
 from protocol.types import Buffer
 
@@ -41,6 +45,8 @@ TRANSACTIONS_SINCE: Final = 3
 LOG_START_SINCE: Final = 5
 RECORD_ERRORS_SINCE: Final = 8
 FLEXIBLE_SINCE: Final = 9
+TOPIC_IDS_SINCE: Final = 13
+_ID_SIZE: Final = 16
 
 STEP: Final = 1000
 """Topics and partitions between two pauses: about a millisecond."""
@@ -51,12 +57,12 @@ PARTITIONS_MAX: Final = 20_000
 
 
 class ProduceRequest(NamedTuple):
-    """`topics` are (name, [(partition, records or None)]). `acks` is as the client sent it; the API checks it (BAD-24)."""
+    """`topics` are (name or id, [(partition, records or None)]). `acks` is as the client sent it; the API checks it (BAD-24)."""
 
     transactional_id: str | None
     acks: int
     timeout_ms: int
-    topics: list[tuple[str, list[tuple[int, memoryview | None]]]]
+    topics: list[tuple[TopicKey, list[tuple[int, memoryview | None]]]]
 
 
 class ProducePartitionResult(NamedTuple):
@@ -111,10 +117,11 @@ def decoding(version: int, frame: memoryview, offset: int) -> Generator[None, No
     except struct.error:
         raise MalformedRequest("the frame ends before the topics") from None
     count, at = read_array_length(frame, at + 6, flexible, 2)
-    topics = []
+    topics: list[tuple[TopicKey, list[tuple[int, memoryview | None]]]] = []
     read = 0
     for _ in range(count):
-        name, at = read_string(frame, at, flexible)
+        key: TopicKey
+        key, at = read_uuid(frame, at) if version >= TOPIC_IDS_SINCE else read_string(frame, at, flexible)
         partition_count, at = read_array_length(frame, at, flexible, 5)
         partitions: list[tuple[int, memoryview | None]] = []
         for _ in range(partition_count):
@@ -133,7 +140,7 @@ def decoding(version: int, frame: memoryview, offset: int) -> Generator[None, No
                 yield
         if flexible:
             at = skip_tagged_fields(frame, at)
-        topics.append((name, partitions))
+        topics.append((key, partitions))
         read += 1
         if read % STEP == 0:
             if read >= PARTITIONS_MAX:
@@ -162,6 +169,7 @@ def one_partition(version: int, frame: Buffer, at: int) -> tuple[int, int, bytes
 
         v3   ff ff | acks, timeout | 00 00 00 01 | size, name     | 00 00 00 01 | partition | size, records
         v9   00    | acks, timeout | 02          | size + 1, name | 02          | partition | varint size + 1, records | 00 00 00
+        v13  00    | acks, timeout | 02          | id             | 02          | partition | varint size + 1, records | 00 00 00
 
     A size is one of 2 bytes for the name and of 4 for the records; from v9 on a varint, here of one byte for the name.
     """
@@ -182,13 +190,20 @@ def one_partition(version: int, frame: Buffer, at: int) -> tuple[int, int, bytes
             if size < 0 or end != len(frame):
                 return NOT_ONE_PARTITION
             return read_i16_be(head, at + 2), read_i32_be(head, at + 4), key, begin, end
-        size = head[at + 8]
-        if head[at] != 0 or head[at + 7] != 2 or size > 0x7F or size < 1:
+        if head[at] != 0 or head[at + 7] != 2:
             return NOT_ONE_PARTITION
-        end = at + 8 + size
+        begin = at + 8
+        if version >= TOPIC_IDS_SINCE:
+            end = begin + _ID_SIZE
+        else:
+            size = head[begin]
+            if size > 0x7F or size < 1:
+                return NOT_ONE_PARTITION
+            end = begin + size
+            begin += 1
         if head[end] != 2:
             return NOT_ONE_PARTITION
-        key = head[at + 9 : end + 5]
+        key = head[begin : end + 5]
         begin = end + 5
         byte = head[begin]
         size = byte & 0x7F
@@ -212,9 +227,12 @@ def one_partition(version: int, frame: Buffer, at: int) -> tuple[int, int, bytes
         return NOT_ONE_PARTITION
 
 
-def partition_of(version: int, key: bytes) -> tuple[str, int]:
+def partition_of(version: int, key: bytes) -> tuple[TopicKey, int]:
     """(topic, partition) of the bytes that name a partition. Raises UnicodeDecodeError."""
-    return str(key[: -5 if version >= FLEXIBLE_SINCE else -8], "utf-8"), INT.unpack_from(key, len(key) - 4)[0]
+    number = INT.unpack_from(key, len(key) - INT.size)[0]
+    if version >= TOPIC_IDS_SINCE:
+        return read_uuid(key, 0)[0], number
+    return str(key[: -5 if version >= FLEXIBLE_SINCE else -8], "utf-8"), number
 
 
 class AppendedAnswer:
@@ -222,7 +240,7 @@ class AppendedAnswer:
 
     __slots__ = ("_end", "_has_log_start", "_layout", "_size", "_start")
 
-    def __init__(self, version: int, topic: str, partition: int) -> None:
+    def __init__(self, version: int, topic: TopicKey, partition: int) -> None:
         """`version`: at least TRANSACTIONS_SINCE."""
         body = encode_response(version, [(topic, [ProducePartitionResult(partition, 0)])])
         whole = response_header(ApiKey.PRODUCE, version, 0) + body
@@ -256,15 +274,15 @@ def _after_numbers(version: int) -> bytes:
 
 def encode_response(
     version: int,
-    topics: Sequence[tuple[str, Sequence[ProducePartitionResult]]],
+    topics: Sequence[tuple[TopicKey, Sequence[ProducePartitionResult]]],
     throttle_ms: int = 0,
     node_endpoints: Sequence[NodeEndpoint] = (),
 ) -> bytes:
     """The response body. `node_endpoints` are sent from v10 on."""
     flexible = version >= 9
     parts = [array_length(len(topics), flexible)]
-    for name, partitions in topics:
-        parts.append(string(name, flexible))
+    for key, partitions in topics:
+        parts.append(topic_key(key, flexible))
         parts.append(array_length(len(partitions), flexible))
         parts += [_encode_result(version, result) for result in partitions]
         if flexible:
@@ -274,15 +292,15 @@ def encode_response(
 
 def encoding_response(
     version: int,
-    topics: Sequence[tuple[str, Sequence[ProducePartitionResult]]],
+    topics: Sequence[tuple[TopicKey, Sequence[ProducePartitionResult]]],
     throttle_ms: int = 0,
     node_endpoints: Sequence[NodeEndpoint] = (),
 ) -> Generator[None, None, bytes]:
     """`encode_response` in steps of STEP partitions, for an answer of thousands of them."""
     flexible = version >= 9
     parts, rows = [array_length(len(topics), flexible)], 0
-    for name, partitions in topics:
-        parts += (string(name, flexible), array_length(len(partitions), flexible))
+    for key, partitions in topics:
+        parts += (topic_key(key, flexible), array_length(len(partitions), flexible))
         for begin in range(0, len(partitions), STEP):
             some = partitions[begin : begin + STEP]
             parts += [_encode_result(version, result) for result in some]

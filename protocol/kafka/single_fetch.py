@@ -1,4 +1,4 @@
-"""Fetch requests of a consumer for one partition, without a session (v4 to v17), and their answers. Pure.
+"""Fetch requests of a consumer for one partition, without a session (v4 to v18), and their answers. Pure.
 
 Most clients send these: those without sessions, and others when they read one partition of a broker. A consumer sends the same bytes
 again and again, except for the correlation id and the offset. So the decoded form of the other bytes is kept (`find`), and an answer
@@ -21,9 +21,9 @@ from protocol.kafka.fetch_codec import (
     FetchPartitionData,
     FetchRequest,
     FetchRequestPartition,
-    TopicKey,
 )
 from protocol.kafka.framing import MalformedRequest, Part, head_of, response_header, unsigned_varint
+from protocol.kafka.wire import TopicKey
 from protocol.types import Buffer
 
 LOG_START_SINCE: Final = 5
@@ -33,7 +33,7 @@ READ_REPLICA_SINCE: Final = 11
 FLEXIBLE_SINCE: Final = 12
 TOPIC_IDS_SINCE: Final = 13
 REPLICA_STATE_SINCE: Final = 15
-VERSIONS: Final = range(4, 18)
+VERSIONS: Final = range(4, 19)
 KEPT_MAX: Final = 4096
 """Limit of the decoded forms that are kept."""
 FRAME_MAX: Final = 512

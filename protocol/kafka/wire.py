@@ -27,6 +27,9 @@ STRING_BYTES_MAX: Final = 2**15 - 1
 
 NO_UUID: Final = uuid.UUID(int=0)
 
+TopicKey = str | uuid.UUID
+"""How a message names a topic: by its name, or in newer versions by its id (KIP-516)."""
+
 
 def read_string(frame: Buffer, at: int, flexible: bool) -> tuple[str, int]:
     value, at = read_nullable_string(frame, at, flexible)
@@ -108,6 +111,10 @@ def read_uuid(frame: Buffer, at: int) -> tuple[uuid.UUID, int]:
     return _uuid(bytes(frame[at:end])), end
 
 
+def topic_key(key: TopicKey, flexible: bool) -> bytes:
+    return key.bytes if isinstance(key, uuid.UUID) else string(key, flexible)
+
+
 @lru_cache(maxsize=4096)
 def _uuid(data: bytes) -> uuid.UUID:
     """Cached, because creating a UUID takes 1 us, and every fetch has the ids of the same few topics."""
@@ -123,6 +130,11 @@ def nullable_string(value: str | None, flexible: bool) -> bytes:
     if value is None:
         return b"\x00" if flexible else b"\xff\xff"
     return string(value, flexible)
+
+
+def read_topic(frame: Buffer, at: int, flexible: bool, *, by_id: bool) -> tuple[TopicKey, int]:
+    """A topic's id, or its name, in the versions that have one or the other."""
+    return read_uuid(frame, at) if by_id else read_string(frame, at, flexible)
 
 
 def array_length(count: int, flexible: bool) -> bytes:

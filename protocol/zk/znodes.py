@@ -33,6 +33,8 @@ PERSISTENT_PATHS = (
     "/config/users",
     "/config/brokers",
     "/config/ips",
+    "/config/client-metrics",
+    "/config/groups",
     "/cluster",
 )
 """The first broker that starts creates these nodes (Kafka's ZkData.PersistentZkPaths)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -12,7 +13,7 @@ from broker.process.clock import SystemClock
 from broker.security.login import Login, Logins
 from broker.security.scram_users import ScramUsers
 from broker.settings.sasl import ListenerSasl
-from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.api_keys import ApiKey, ApiLevel
 from protocol.network_client import Disconnected, NetworkClient
 from protocol.sasl_login import ClientLogin
 
@@ -27,7 +28,7 @@ class Server:
 
     def __init__(self) -> None:
         sasl = ListenerSasl("B", ("PLAIN",), {"broker": "a secret"}, {"PLAIN": LIFETIME_MS}, 1000)
-        self.logins = Logins(sasl, ScramUsers(), answer_before_login, SILENT)
+        self.logins = Logins(sasl, ScramUsers(), partial(answer_before_login, ApiLevel.KAFKA_3_9), SILENT)
         self.renewed = 0
         self.takes_renewals = True
 

@@ -25,7 +25,7 @@ def world() -> World:
     here.zk.ensure(ConfigChangeZNode.PARENT)
     session: Any = here.session
     configs = DynamicConfigs(BrokerConfig(broker_id=1), session, FakeTime(), EventLog(None, FakeTime()))
-    configs.of_clients.quotas.append(here.context.quotas)
+    configs.of_clients.followers.append(here.context.quotas)
     here.context.quota_admin = QuotaAdmin(session, configs, resolves)
     return here
 

@@ -135,6 +135,19 @@ async def test_reassignments_are_started_and_cancelled(world: World) -> None:
     assert rows == {("t", 0): (0, None), ("t", 1): (39, "why"), ("u", 4): (85, "none")}
 
 
+@pytest.mark.parametrize(("version", "asked", "allowed"), [(0, {}, True), (1, {}, True), (1, {"allow": False}, False)])
+async def test_the_factor_may_change_unless_the_request_forbids_it(
+    world: World, version: int, asked: dict[str, bool], allowed: bool
+) -> None:
+    """KIP-860."""
+    topics = [{"name": "t", "partitions": [{"partition_index": 0, "replicas": [3]}]}]
+    fields = {f"{name}_replication_factor_change": value for name, value in asked.items()}
+    body = {"timeout": LONG_MS, "topics": topics, **fields}
+    answer = await world.call(ApiKey.ALTER_PARTITION_REASSIGNMENTS, version, body)
+    assert world.controller.may_change_factor is allowed
+    assert getattr(answer, "allow_replication_factor_change", True) is allowed
+
+
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [(None, [("t", 0), ("t", 1), ("u", 0)]), ([], []), ([("t", [1, 9]), ("nope", [0])], [("t", 1)])],

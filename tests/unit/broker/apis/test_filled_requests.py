@@ -17,9 +17,9 @@ from broker.groups.group.messages import Protocol
 from broker.network.request_channel import Request
 from broker.request_handler import RequestHandler
 from broker.settings.config import BrokerConfig
-from protocol.kafka.api_keys import SUPPORTED, ApiKey
+from protocol.kafka.api_keys import SUPPORTED, ApiKey, ApiLevel
 from protocol.kafka.framing import parse_request_header
-from tests.support.api_world import FakeConnection
+from tests.support.api_world import FakeConnection, level_of
 from tests.support.every_api import context_of
 from tests.support.filled_requests import Filled, Kind, all_filled
 from tests.support.group_cluster import GroupCluster
@@ -74,13 +74,15 @@ class EveryApi:
         zk = MemoryZooKeeper()
         for path in ("/brokers/topics/t", "/admin/delete_topics", "/config/topics", "/config/changes"):
             zk.ensure(path)
-        self.handler = RequestHandler(context_of(cluster, MemorySession(zk), BrokerConfig(broker_id=1), self.steps))
+        config = BrokerConfig(broker_id=1, broker_api_level=ApiLevel.KAFKA_4.value)
+        self.handler = RequestHandler(context_of(cluster, MemorySession(zk), config, self.steps))
 
     async def ask(self, filled: Filled, count: int) -> tuple[float, int, int]:
         """(seconds of the processor, steps, bytes of the answer)"""
         frame = memoryview(filled.frame(count))
         connection: Any = FakeConnection()
         self.steps.count = 0
+        self.handler.serve(level_of(filled.api_key, filled.version))
         began = time.thread_time()
         self.handler.handle(Request(connection, 0, parse_request_header(frame), frame, 0.0))
         for _ in range(TURNS_MAX):

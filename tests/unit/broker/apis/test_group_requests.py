@@ -30,7 +30,7 @@ from protocol.kafka import messages
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.kafka.framing import parse_request_header
 from protocol.types import TopicPartition
-from tests.support.api_world import FakeConnection, SteppingClock, World, state, turns_until
+from tests.support.api_world import OTHER_ID, T_ID, FakeConnection, SteppingClock, World, state, turns_until
 from tests.support.fake_groups import FakeGroups
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -204,6 +204,14 @@ def commit_row(partition: int, offset: int, commit_time_ms: int = -1) -> dict[st
     }
 
 
+T, NOPE = {"name": "t", "topic_id": T_ID}, {"name": "nope", "topic_id": OTHER_ID}
+"""A topic by its name and, for newer versions, by its id."""
+
+
+def topic_name(topic: Any) -> str:
+    return str(topic.name) if hasattr(topic, "name") else {T_ID: "t", OTHER_ID: "nope"}[topic.topic_id]
+
+
 def commit_body(**changes: Any) -> dict[str, Any]:
     body: dict[str, Any] = {
         "group_id": "g",
@@ -212,9 +220,9 @@ def commit_body(**changes: Any) -> dict[str, Any]:
         "group_instance_id": "static",
         "retention_time": -1,
         "topics": [
-            {"name": "t", "partitions": [commit_row(0, 10), commit_row(1, 11), commit_row(99, 1)]},
-            {"name": "nope", "partitions": [commit_row(0, 1)]},
-            {"name": "t", "partitions": [commit_row(1, 12)]},
+            {**T, "partitions": [commit_row(0, 10), commit_row(1, 11), commit_row(99, 1)]},
+            {**NOPE, "partitions": [commit_row(0, 1)]},
+            {**T, "partitions": [commit_row(1, 12)]},
         ],
     }
     return body | changes
@@ -222,7 +230,7 @@ def commit_body(**changes: Any) -> dict[str, Any]:
 
 def commit_rows(answer: Any) -> dict[TopicPartition, int]:
     return {
-        TopicPartition(topic.name, row.partition_index): row.error_code
+        TopicPartition(topic_name(topic), row.partition_index): row.error_code
         for topic in answer.topics
         for row in topic.partitions
     }
@@ -236,7 +244,8 @@ async def test_commit(world: GroupWorld, version: int) -> None:
     epoch = 3 if version >= 6 else -1
     offsets = {T0: CommittedOffset(10, epoch, "meta", NOW_MS), T1: CommittedOffset(12, epoch, "", NOW_MS)}
     assert world.groups.asked == [("g", "m-1", "static" if version >= 7 else None, 7, offsets)]
-    nowhere = {TopicPartition("t", 99): UNKNOWN_PARTITION, TopicPartition("nope", 0): UNKNOWN_PARTITION}
+    unknown = UNKNOWN_PARTITION if version < 10 else ErrorCode.UNKNOWN_TOPIC_ID
+    nowhere = {TopicPartition("t", 99): UNKNOWN_PARTITION, TopicPartition("nope", 0): unknown}
     assert commit_rows(answer) == errors | nowhere
 
 
@@ -285,13 +294,13 @@ def fetch_body(version: int, topics: list[dict[str, Any]] | None, *groups: str) 
 
 def fetch_rows(topics: Any) -> dict[TopicPartition, tuple[int, str, int]]:
     return {
-        TopicPartition(topic.name, row.partition_index): (row.committed_offset, row.metadata, row.error_code)
+        TopicPartition(topic_name(topic), row.partition_index): (row.committed_offset, row.metadata, row.error_code)
         for topic in topics
         for row in topic.partitions
     }
 
 
-BOTH = [{"name": "t", "partition_indexes": [0, 1]}]
+BOTH = [{**T, "partition_indexes": [0, 1]}]
 FOUND = {T0: CommittedOffset(10, 3, "meta", NOW_MS), T1: None}
 
 
@@ -449,7 +458,7 @@ async def test_transactional_commit(world: GroupWorld, version: int) -> None:
     epoch = 3 if version >= 2 else -1
     offsets = {T0: CommittedOffset(10, epoch, "meta", NOW_MS), T1: CommittedOffset(12, epoch, "", NOW_MS)}
     member = ("m-1", "static", 7) if version >= 3 else ("", None, -1)
-    assert world.groups.asked == [("g", *member, offsets, PRODUCER)]
+    assert world.groups.asked == [("g", *member, offsets, PRODUCER._replace(adds=version >= 5))]
     nowhere = {TopicPartition("t", 99): UNKNOWN_PARTITION, TopicPartition("nope", 0): UNKNOWN_PARTITION}
     assert commit_rows(answer) == errors | nowhere
 

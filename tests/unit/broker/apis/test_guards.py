@@ -23,10 +23,10 @@ from broker.settings.config import ACL_AUTHORIZER, BrokerConfig
 from protocol.acls import RESOURCE_TYPES, Operation, ResourceType
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
-from protocol.kafka.api_keys import SUPPORTED, ApiKey
+from protocol.kafka.api_keys import SUPPORTED, ApiKey, ApiLevel
 from protocol.kafka.framing import parse_request_header
 from protocol.types import Principal
-from tests.support.api_world import FakeConnection
+from tests.support.api_world import FakeConnection, level_of
 from tests.support.every_api import context_of
 from tests.support.filled_requests import all_filled, plain
 from tests.support.group_cluster import GroupCluster
@@ -39,10 +39,10 @@ PUBLIC = {
     ApiKey.SASL_AUTHENTICATE,
     ApiKey.RENEW_DELEGATION_TOKEN,
     ApiKey.EXPIRE_DELEGATION_TOKEN,
-    ApiKey.CONSUMER_GROUP_HEARTBEAT,
-    ApiKey.CONSUMER_GROUP_DESCRIBE,
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
+    ApiKey.PUSH_TELEMETRY,
 }
-"""The connection itself, what only the owner of a token may do, and what this broker never does for anybody."""
+"""The connection itself, the client's own metrics, and what only the owner of a token may do."""
 NEEDS_MORE = {
     ApiKey.CREATE_DELEGATION_TOKEN: {(Operation.CREATE_TOKENS, ResourceType.USER)},
     ApiKey.DESCRIBE_DELEGATION_TOKEN: {
@@ -96,7 +96,8 @@ class GuardedApis:
         zk = MemoryZooKeeper()
         for path in ("/brokers/topics/t", "/admin/delete_topics", "/config/topics", "/config/changes"):
             zk.ensure(path)
-        context = context_of(cluster, MemorySession(zk), BrokerConfig(broker_id=1), lambda: 0.0, self.authorizer)
+        config = BrokerConfig(broker_id=1, broker_api_level=ApiLevel.KAFKA_4.value)
+        context = context_of(cluster, MemorySession(zk), config, lambda: 0.0, self.authorizer)
         self.handler = RequestHandler(context)
 
     async def ask(self, frame: bytes, lacks: Callable[[Right], bool]) -> FakeConnection:
@@ -104,7 +105,9 @@ class GuardedApis:
         self.authorizer.lacks = lacks
         connection: Any = FakeConnection()
         data = memoryview(frame)
-        self.handler.handle(Request(connection, 0, parse_request_header(data), data, 0.0))
+        header = parse_request_header(data)
+        self.handler.serve(level_of(header.api_key, header.api_version))
+        self.handler.handle(Request(connection, 0, header, data, 0.0))
         self.handler.end_turn()
         for _ in range(TURNS_MAX):
             if connection.sent or connection.reasons:
@@ -154,6 +157,7 @@ OTHERWISE: dict[ApiKey, dict[str, Any]] = {
     ApiKey.FETCH: {"replica_id": 2},
     ApiKey.FIND_COORDINATOR: {"key_type": 1},
     ApiKey.DESCRIBE_CLUSTER: {"include_cluster_authorized_operations": True},
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: {"cursor": None},
     ApiKey.INIT_PRODUCER_ID: {"transactional_id": "x", "producer_id": -1, "producer_epoch": -1},
     ApiKey.ADD_OFFSETS_TO_TXN: {"transactional_id": "x"},
     ApiKey.END_TXN: {"transactional_id": "x"},

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from broker.apis import update_features
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
-from protocol.kafka.api_keys import SUPPORTED, ApiKey
+from protocol.kafka.api_keys import SUPPORTED, ApiKey, ApiLevel, VersionRange
+from protocol.kafka.features import Feature
 from protocol.kafka.framing import parse_request_header
 from tests.support.api_world import World
 from tools.inspect.conformance.requests import complete, requests
@@ -53,7 +55,7 @@ async def test_each_version_has_the_error_of_kafka(api_key: ApiKey, version: int
 @pytest.mark.parametrize("version", [0, 1])
 @pytest.mark.parametrize("is_active", [True, False])
 async def test_no_feature_can_be_updated(version: int, is_active: bool) -> None:
-    """As a Kafka 3.9.1 in ZooKeeper mode answered, which has no features (KIP-584)."""
+    """Of a cluster of level 3.9: as a Kafka 3.9.1 in ZooKeeper mode answered, which has no features (KIP-584)."""
     rows = [
         {"feature": feature, "max_version_level": level, "allow_downgrade": level == 0, "upgrade_type": 1}
         for feature, level in (("metadata.version", 20), ("group.version", 0), ("metadata.version", 21))
@@ -73,3 +75,41 @@ async def test_no_feature_can_be_updated(version: int, is_active: bool) -> None:
         ("metadata.version", ErrorCode.INVALID_REQUEST, not_supported),
         ("group.version", ErrorCode.INVALID_REQUEST, "Can not delete non-existing finalized feature."),
     ]
+
+
+@pytest.mark.parametrize(
+    ("updates", "refused"),
+    [
+        ([("a.version", 1)], None),
+        ([("a.version", 0)], "version 0 for feature a.version. It is 1, and follows from broker.api.level."),
+        ([("a.version", 3)], "version 3 for feature a.version. The cluster only supports versions 0-2"),
+        ([("a.version", -1)], "version -1 for feature a.version. A feature version cannot be less than 0."),
+        (
+            [("a.version", 1), ("b.version", 1)],
+            "version 1 for feature b.version. The cluster does not support this feature.",
+        ),
+        ([("b.version", 0)], "version 0 for feature b.version. Feature b.version not found."),
+        ([], None),
+    ],
+)
+@pytest.mark.parametrize("version", [1, 2])
+async def test_features_stay_as_the_level_has_them(
+    monkeypatch: pytest.MonkeyPatch, updates: list[tuple[str, int]], refused: str | None, version: int
+) -> None:
+    """As a Kafka 4.1.1: the whole request has one error (KIP-584)."""
+    features = {ApiLevel.KAFKA_4: {"a.version": Feature(VersionRange(0, 2), 1)}}
+    monkeypatch.setattr(update_features, "FEATURES", features)
+    rows = [{"feature": feature, "max_version_level": level, "upgrade_type": 1} for feature, level in updates]
+    request = {"timeout": 1000, "feature_updates": rows, "validate_only": False}
+    world = World()
+    world.context.api_level = ApiLevel.KAFKA_4
+    connection, _ = world.begin_frame(messages.encode_request(ApiKey.UPDATE_FEATURES, version, 1, "test", request))
+    answer = World.answer(connection, ApiKey.UPDATE_FEATURES, version)
+    if refused is not None:
+        assert ErrorCode(answer.error_code) is ErrorCode.INVALID_UPDATE_VERSION
+        assert answer.error_message.endswith(f"had an error: Invalid update {refused}")
+        return
+    assert ErrorCode(answer.error_code) is ErrorCode.NONE
+    if version == 1:
+        found = [(row.feature, ErrorCode(row.error_code)) for row in answer.results]
+        assert found == [(feature, ErrorCode.NONE) for feature, _ in updates]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections import Counter
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ from protocol.kafka.framing import MalformedRequest, unsigned_varint
 from protocol.kafka.produce_codec import ProducePartitionResult
 from protocol.kafka.record_batch import TRANSACTIONAL_BIT, build_batch
 from protocol.types import TopicPartition
-from tests.support.api_world import World
+from tests.support.api_world import OTHER_ID, T_ID, World
 
 PLAIN = build_batch([(b"key", b"value", (), 1_000)])
 TRANSACTIONAL = build_batch(
@@ -29,13 +30,24 @@ TRANSACTIONAL = build_batch(
 TRANSACTIONAL_WITHOUT_PRODUCER = build_batch([(b"key", b"value", (), 1_000)], attributes=TRANSACTIONAL_BIT)
 
 
+VERIFIED, ADDED = -1, -2
+"""In the place of a partition: what becomes of the request's partitions at the transaction coordinator."""
+
+
 class Appends:
     """Takes the replica manager's place."""
 
     def __init__(self, error: ErrorCode = ErrorCode.NONE) -> None:
         self.taken: list[TopicPartition] = []
         self.appends = self
+        self.partitions = self
         self._error = error
+
+    def topic_name(self, topic_id: uuid.UUID) -> str | None:
+        return "t" if topic_id == T_ID else None
+
+    def resolve(self, topic_id: uuid.UUID, number: int) -> TopicPartition | None:
+        return TopicPartition("t", number) if topic_id == T_ID else None
 
     def append_in_slices(
         self, acks: int, timeout_ms: int, entries: Sequence[tuple[TopicPartition, Any]], respond: Any
@@ -43,8 +55,8 @@ class Appends:
         self.taken += [tp for tp, _ in entries]
         respond([ProducePartitionResult(tp.partition, self._error, 0) for tp, _ in entries])
 
-    def append_transactional(self, transactional_id: str, *arguments: Any) -> None:
-        self.taken.append(TopicPartition(transactional_id, -1))
+    def append_transactional(self, transactional_id: str, *arguments: Any, adds: bool) -> None:
+        self.taken.append(TopicPartition(transactional_id, ADDED if adds else VERIFIED))
         self.append_in_slices(*arguments)
 
 
@@ -66,7 +78,7 @@ def produced(
         "transactional_id": transactional_id,
         "acks": -1,
         "timeout": 1_000,
-        "topic_data": [{"name": "t", "partition_data": partitions}],
+        "topic_data": [{"name": "t", "topic_id": T_ID, "partition_data": partitions}],
     }
     connection, _ = world.begin(ApiKey.PRODUCE, version, body)
     answer = World.answer(connection, ApiKey.PRODUCE, version)
@@ -78,12 +90,12 @@ def produced(
     return rows, appends.taken
 
 
-@pytest.mark.parametrize("version", [3, 7, 9, 11])
+@pytest.mark.parametrize("version", [3, 7, 9, 11, 12, 13])
 def test_a_plain_batch_is_appended(version: int) -> None:
     assert produced([PLAIN], version=version) == ([(ErrorCode.NONE, None)], [TopicPartition("t", 0)])
 
 
-@pytest.mark.parametrize("version", [3, 7, 9, 11])
+@pytest.mark.parametrize("version", [3, 7, 9, 11, 12, 13])
 @pytest.mark.parametrize("batch", [TRANSACTIONAL, TRANSACTIONAL_WITHOUT_PRODUCER], ids=["producer", "no-producer"])
 def test_a_transactional_batch_needs_a_transactional_id(batch: bytes, version: int) -> None:
     """The error is Kafka's, and the whole request is refused."""
@@ -93,11 +105,11 @@ def test_a_transactional_batch_needs_a_transactional_id(batch: bytes, version: i
     assert appended == []
 
 
-@pytest.mark.parametrize("version", [3, 11])
-def test_a_transactional_request_is_appended_as_such(version: int) -> None:
+@pytest.mark.parametrize(("version", "how"), [(3, VERIFIED), (11, VERIFIED), (12, ADDED), (13, ADDED)])
+def test_a_transactional_request_is_appended_as_such(version: int, how: int) -> None:
     rows, appended = produced([TRANSACTIONAL, PLAIN], transactional_id="mine", version=version)
     assert [code for code, _ in rows] == [ErrorCode.NONE] * 2
-    assert appended == [TopicPartition("mine", -1), TopicPartition("t", 0), TopicPartition("t", 1)]
+    assert appended == [TopicPartition("mine", how), TopicPartition("t", 0), TopicPartition("t", 1)]
 
 
 @pytest.mark.parametrize(
@@ -109,11 +121,36 @@ def test_older_clients_do_not_know_transaction_abortable(version: int, answer: E
     assert [code for code, _ in rows] == [answer]
 
 
+@pytest.mark.parametrize("is_guarded", [False, True])
+@pytest.mark.parametrize("acks", [-1, 0])
+def test_an_unknown_id_concerns_its_partitions_only(is_guarded: bool, acks: int) -> None:
+    """KIP-516: as in Kafka, with acks=0 the connection is closed."""
+    world = World()
+    appends = world.context.replica_manager = Appends()
+    if is_guarded:
+        world.context.authorizer = Authorizer(frozenset(), allow_if_none=True)
+    rows = [{"index": index, "records": PLAIN} for index in (0, 1)]
+    topics = [{"topic_id": topic_id, "partition_data": rows} for topic_id in (OTHER_ID, T_ID, None)]
+    body = {"transactional_id": None, "acks": acks, "timeout": 1_000, "topic_data": topics}
+    connection, _ = world.begin(ApiKey.PRODUCE, 13, body)
+    assert appends.taken == [TopicPartition("t", 0), TopicPartition("t", 1)]
+    if acks == 0:
+        assert ["UNKNOWN_TOPIC_ID" in reason for reason in connection.reasons] == [True]
+        return
+    answer = World.answer(connection, ApiKey.PRODUCE, 13)
+    unknown = [ErrorCode.UNKNOWN_TOPIC_ID] * 2
+    assert [(topic.topic_id, [row.error_code for row in topic.partition_responses]) for topic in answer.responses] == [
+        (OTHER_ID, unknown),
+        (T_ID, [ErrorCode.NONE] * 2),
+        (None, unknown),
+    ]
+
+
 def test_a_partition_without_records_is_not_transactional() -> None:
     assert produced([b"", PLAIN[:22], PLAIN])[1] == [TopicPartition("t", n) for n in range(3)]
 
 
-@pytest.mark.parametrize("version", [3, 8, 11])
+@pytest.mark.parametrize("version", [3, 8, 11, 13])
 def test_a_partition_that_is_named_twice_refuses_the_request(version: int) -> None:
     """Before any append: a request could have thousands of 2 KB batches that each unpack to 64 MiB."""
     rows, appended = produced([PLAIN] * 3, version=version, indexes=[0, 1, 0])

@@ -96,7 +96,8 @@ def list_body(*partitions: int, replica: int = -1) -> dict[str, Any]:
         {"partition_index": number, "current_leader_epoch": -1, "timestamp": -1, "max_num_offsets": 1}
         for number in partitions
     ]
-    return {"replica_id": replica, "isolation_level": 0, "topics": [{"name": "t", "partitions": rows}]}
+    topics = [{"name": "t", "partitions": rows}]
+    return {"replica_id": replica, "isolation_level": 0, "topics": topics, "timeout": 1000}
 
 
 def errors(world: World, api_key: ApiKey, version: int, replica: int = -1) -> set[int]:

@@ -12,7 +12,7 @@ import pytest
 
 from broker.admin import topic_admin
 from protocol.errors import ErrorCode, KafkaError
-from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.api_keys import ApiKey, ApiLevel
 from protocol.topic_ids import topic_id_text
 from protocol.types import Assignment
 from protocol.zk.session import Op, SetOp
@@ -52,6 +52,18 @@ async def test_a_topic_that_was_created_again_counts_as_deleted(world: World) ->
     answer = await task
     assert rows_of(answer) == [("t", 0), (None, ErrorCode.UNKNOWN_TOPIC_ID)]
     assert [row.topic_id for row in answer.responses] == [T_ID, OTHER_ID]
+
+
+@pytest.mark.parametrize(("level", "told"), [(ApiLevel.KAFKA_3_9, None), (ApiLevel.KAFKA_4, T_ID)])
+async def test_the_id_of_a_topic_that_was_named_by_its_name(
+    world: World, level: ApiLevel, told: uuid.UUID | None
+) -> None:
+    """As from a ZooKeeper controller, or at level 4 from a KRaft controller."""
+    world.context.api_level = level
+    task = asyncio.create_task(world.call(ApiKey.DELETE_TOPICS, 6, by_name("t", "nope")))
+    await turns_until(lambda: DeleteTopicZNode.path("t") in world.zk.nodes)
+    world.forget()
+    assert [row.topic_id for row in (await task).responses] == [told, None]
 
 
 async def test_a_topic_id_that_zookeeper_no_longer_has_deletes_nothing(world: World) -> None:

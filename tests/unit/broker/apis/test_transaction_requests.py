@@ -174,7 +174,38 @@ async def test_batches_of_brokers(world: TransactionWorld, cluster: TransactionC
     assert refused.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
-@pytest.mark.parametrize("version", versions(ApiKey.END_TXN))
+async def test_two_phases_are_refused(world: TransactionWorld) -> None:
+    """KIP-939, as by a Kafka 4.1 that does not enable them. The client that wants neither goes on as before."""
+    body = {"transactional_id": ID, "transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1}
+    for wishes, error in (
+        ({"enable2_pc": True}, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+        ({"enable2_pc": True, "keep_prepared_txn": True}, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+        ({"keep_prepared_txn": True}, ErrorCode.UNSUPPORTED_VERSION),
+        ({}, ErrorCode.NONE),
+    ):
+        answer = await world.ask(ApiKey.INIT_PRODUCER_ID, 6, body | wishes)
+        assert (answer.error_code, answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch) == (error, -1, -1)
+
+
+@pytest.mark.parametrize("committed", [True, False])
+async def test_an_end_that_raises_the_epoch(
+    world: TransactionWorld, cluster: TransactionCluster, committed: bool
+) -> None:
+    """TXN-6."""
+    producer = await cluster.new_producer(1)
+    body = {"transactional_id": ID, "producer_id": 1000, "producer_epoch": 0, "committed": committed}
+    assert await world.add(5, producer, 0) == {0: ErrorCode.NONE}
+    for _ in range(2):
+        answer = await world.ask(ApiKey.END_TXN, 5, body)
+        assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (0, 1000, 1)
+        await cluster.until(lambda: cluster.state(1).startswith("Complete"))
+    assert cluster.markers == [(1, "t-0", 1000, 1, committed, 0)]
+    assert await world.add(5, producer, 0) == {0: FENCED}
+    refused = await world.ask(ApiKey.END_TXN, 5, body | {"producer_epoch": 7})
+    assert (refused.error_code, refused.producer_id, refused.producer_epoch) == (FENCED, -1, -1)
+
+
+@pytest.mark.parametrize("version", range(5))
 @pytest.mark.parametrize("committed", [True, False])
 async def test_the_end(world: TransactionWorld, cluster: TransactionCluster, version: int, committed: bool) -> None:
     producer = await cluster.new_producer(1)
@@ -224,6 +255,24 @@ async def test_lists(world: TransactionWorld, cluster: TransactionCluster, versi
     assert await listed(state_filters=["Sleeping"]) == ([], ["Sleeping"])
     assert await listed(producer_id_filters=[1]) == ([], [])
     assert (await listed(duration_filter=10**9))[0] == ([] if version >= 1 else [ID])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [(None, True), ("", True), (ID, True), (f"{ID[0]}.*", True), (ID[:-1], False), ("(", None), ("(?=a)", None)],
+)
+async def test_lists_those_that_match_a_whole_expression(
+    world: TransactionWorld, cluster: TransactionCluster, pattern: str | None, found: bool | None
+) -> None:
+    """KIP-1152. None: the expression is none."""
+    await cluster.new_producer(1)
+    body = {"state_filters": [], "producer_id_filters": [], "duration_filter": -1, "transactional_id_pattern": pattern}
+    answer = await world.ask(ApiKey.LIST_TRANSACTIONS, 2, body)
+    error = ErrorCode.INVALID_REGULAR_EXPRESSION if found is None else ErrorCode.NONE
+    assert (answer.error_code, [row.transactional_id for row in answer.transaction_states]) == (
+        error,
+        [ID] if found else [],
+    )
 
 
 async def test_descriptions_of_ids_that_are_not_there(world: TransactionWorld, cluster: TransactionCluster) -> None:

@@ -29,11 +29,13 @@ class FakeAppends:
     def __init__(self) -> None:
         self.errors: dict[TopicPartition, ErrorCode] = {}
         self.asked: list[tuple[int, int, Marker, tuple[TopicPartition, ...]]] = []
+        self.origins: list[AppendOrigin] = []
         self.is_slow = False
         self.waiting: list[Any] = []
 
     def append(self, acks: int, timeout_ms: int, entries: Any, respond: Any, *, origin: AppendOrigin) -> None:
-        assert (acks, timeout_ms, origin) == (-1, 30_000, AppendOrigin.COORDINATOR)
+        assert (acks, timeout_ms) == (-1, 30_000)
+        self.origins.append(origin)
         header = parse_header(entries[0][1])
         marker = parse_marker(entries[0][1])
         assert marker is not None
@@ -62,8 +64,8 @@ class MarkerWorld(World):
             appends=self.appends, partitions=SimpleNamespace(get=lambda tp: tp if tp in here else None)
         )
 
-    async def write(self, *markers: dict[str, Any]) -> dict[int, dict[TopicPartition, ErrorCode]]:
-        return rows(await self.call(ApiKey.WRITE_TXN_MARKERS, 1, {"markers": markers}))
+    async def write(self, *markers: dict[str, Any], version: int = 1) -> dict[int, dict[TopicPartition, ErrorCode]]:
+        return rows(await self.call(ApiKey.WRITE_TXN_MARKERS, version, {"markers": markers}))
 
 
 def rows(answer: Any) -> dict[int, dict[TopicPartition, ErrorCode]]:
@@ -103,6 +105,15 @@ async def test_markers_are_appended_and_groups_hear_of_theirs(world: MarkerWorld
     assert world.appends.asked == [(7, 4, Marker(True, 6), (T0, T1, GROUPS3)), (8, 4, Marker(False, 6), (T0,))]
     completed = [question for question in world.groups.asked if len(question) == 3]
     assert completed == [(7, {3: 103}, True)]
+
+
+async def test_markers_of_transaction_version_2(world: MarkerWorld) -> None:
+    """TXN-6, KIP-1228: only v2 of the request has them."""
+    of_version = [marker(7 + version, T0) | {"transaction_version": version} for version in (0, 1, 2, 3)]
+    assert await world.write(*of_version, version=2) == {7 + version: {T0: NONE} for version in (0, 1, 2, 3)}
+    assert world.appends.origins == [AppendOrigin.COORDINATOR] * 2 + [AppendOrigin.RAISED_EPOCH] * 2
+    await world.write(of_version[2])
+    assert world.appends.origins[-1] is AppendOrigin.COORDINATOR
 
 
 async def test_each_partition_has_its_own_error(world: MarkerWorld) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import struct
 import tracemalloc
+import uuid
 from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from protocol.kafka import (
+    consumer_heartbeat_codec,
     describe_configs_codec,
     fetch_codec,
     group_lists_codec,
@@ -31,7 +33,7 @@ from protocol.kafka.list_offsets_codec import ListOffsetsPartitionResult
 from protocol.kafka.metadata_codec import MetadataBroker, MetadataPartition, MetadataTopic
 from protocol.kafka.offset_fetch_codec import Position
 from protocol.kafka.produce_codec import NodeEndpoint, ProducePartitionResult
-from protocol.kafka.wire import array_length, string
+from protocol.kafka.wire import NO_UUID, TopicKey, array_length, string
 from tests.fuzz.decoders.requests import CODECS, FIRST_BY_HAND, finished
 from tests.support import kio_oracle
 from tests.support.kafka_values import (
@@ -80,9 +82,14 @@ def response_body(api_key: ApiKey, version: int, random: Random) -> Body:
         for row in (row for topic in body["responses"] for row in topic["partition_responses"]):
             if row["error_message"] is None:
                 row["record_errors"] = []
+    if api_key is ApiKey.METADATA:
+        body["error_code"] = 0
     if api_key is ApiKey.DESCRIBE_LOG_DIRS:
         for row in body["results"]:
             row["topics"] = list({topic["name"]: topic for topic in row["topics"]}.values())
+    if api_key is ApiKey.CONSUMER_GROUP_HEARTBEAT and body["assignment"] is not None:
+        rows = body["assignment"]["topic_partitions"]
+        body["assignment"]["topic_partitions"] = list({row["topic_id"]: row for row in rows}.values())
     return body
 
 
@@ -103,7 +110,10 @@ def produce(version: int, body: Body) -> bytes:
         errors = [tuple(values(error, "batch_index batch_index_error_message")) for error in row["record_errors"]]
         return ProducePartitionResult(*head, *values(row["current_leader"], "leader_id leader_epoch"), errors)
 
-    topics = [(topic["name"], [result(row) for row in topic["partition_responses"]]) for topic in body["responses"]]
+    def key(topic: Body) -> TopicKey:
+        return topic["topic_id"] or NO_UUID if version >= produce_codec.TOPIC_IDS_SINCE else topic["name"]
+
+    topics = [(key(topic), [result(row) for row in topic["partition_responses"]]) for topic in body["responses"]]
     arguments = version, topics, body["throttle_time"], endpoints(body)
     assert finished(produce_codec.encoding_response(*arguments)) == produce_codec.encode_response(*arguments)
     return produce_codec.encode_response(*arguments)
@@ -144,7 +154,7 @@ def fetch(version: int, body: Body) -> bytes:
 
 
 def list_offsets(version: int, body: Body) -> bytes:
-    def topic(name: str, partitions: list[Body]) -> bytes:
+    def topic(name: TopicKey, partitions: list[Body]) -> bytes:
         keys = "partition_index error_code timestamp offset leader_epoch"
         results = [ListOffsetsPartitionResult(*values(row, keys)) for row in partitions]
         rows = [list_offsets_codec.encode_results(version, results)]
@@ -174,16 +184,23 @@ def metadata(version: int, body: Body) -> bytes:
     )
 
 
+def topic_key(version: int, topic: Body) -> TopicKey:
+    """Of OffsetCommit and OffsetFetch."""
+    if version < offset_commit_codec.TOPIC_ID_SINCE:
+        return str(topic["name"])
+    return topic["topic_id"] or NO_UUID
+
+
 def offset_commit(version: int, body: Body) -> bytes:
     topics = [
-        (topic["name"], [(row["partition_index"], row["error_code"]) for row in topic["partitions"]])
+        (topic_key(version, topic), [(row["partition_index"], row["error_code"]) for row in topic["partitions"]])
         for topic in body["topics"]
     ]
     return offset_commit_codec.encode_response(version, topics, body["throttle_time"])
 
 
 def offset_fetch(version: int, body: Body) -> bytes:
-    def topic(name: str, partitions: list[Body]) -> bytes:
+    def topic(name: TopicKey, partitions: list[Body]) -> bytes:
         keys = "partition_index committed_offset committed_leader_epoch metadata error_code"
         positions = [Position(*values(row, keys)) for row in partitions]
         rows = [offset_fetch_codec.encode_positions(version, positions)]
@@ -195,7 +212,7 @@ def offset_fetch(version: int, body: Body) -> bytes:
             version,
             group["group_id"],
             group["error_code"],
-            [topic(t["name"], t["partitions"]) for t in group["topics"]],
+            [topic(topic_key(version, t), t["partitions"]) for t in group["topics"]],
         )
         for group in groups
     ]
@@ -204,6 +221,15 @@ def offset_fetch(version: int, body: Body) -> bytes:
 
 def heartbeat(version: int, body: Body) -> bytes:
     return heartbeat_codec.encode_response(version, body["error_code"], body["throttle_time"])
+
+
+def consumer_heartbeat(version: int, body: Body) -> bytes:
+    rows = body["assignment"] and body["assignment"]["topic_partitions"]
+    return consumer_heartbeat_codec.encode_response(
+        *values(body, "error_code error_message member_id member_epoch heartbeat_interval"),
+        None if rows is None else {(row["topic_id"] or NO_UUID).bytes: row["partitions"] for row in rows},
+        body["throttle_time"],
+    )
 
 
 def list_groups(version: int, body: Body) -> bytes:
@@ -219,7 +245,8 @@ def describe_groups(version: int, body: Body) -> bytes:
         texts = values(row, "group_id group_state protocol_type protocol_data")
         members = [group_lists_codec.encode_member(version, *values(member, keys)) for member in row["members"]]
         error, operations = values(row, "error_code authorized_operations")
-        return group_lists_codec.encode_described(version, error, tuple(texts), members, operations)  # type: ignore[arg-type]
+        names: Any = tuple(texts)
+        return group_lists_codec.encode_described(version, error, names, members, operations, row["error_message"])
 
     groups = [group(row) for row in body["groups"]]
     return group_lists_codec.encode_describe_groups(version, groups, body["throttle_time"])
@@ -268,6 +295,7 @@ RESPONSES: dict[ApiKey, Callable[[int, Body], bytes]] = {
     ApiKey.OFFSET_COMMIT: offset_commit,
     ApiKey.OFFSET_FETCH: offset_fetch,
     ApiKey.HEARTBEAT: heartbeat,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_heartbeat,
     ApiKey.LIST_GROUPS: list_groups,
     ApiKey.DESCRIBE_GROUPS: describe_groups,
     ApiKey.DESCRIBE_CONFIGS: describe_configs,
@@ -374,7 +402,11 @@ def test_nothing_but_malformed_comes_out_of_a_broken_request(api_key: ApiKey, ve
 @pytest.mark.parametrize("version", versions(ApiKey.FETCH, 12))
 def test_kio_reads_our_fetch_requests(version: int) -> None:
     for random in dice(20):
-        unused = (("cluster_id", just(None)), ("replica_directory_id", just(None)))
+        unused = (
+            ("cluster_id", just(None)),
+            ("replica_directory_id", just(None)),
+            ("high_watermark", just(2**63 - 1)),
+        )
         frame, at = drawn(ApiKey.FETCH, version, random, unused)
         own = fetch_codec.encode_request(
             version, 7, "ottla", fetch_codec.decode_request(version, memoryview(frame), at)
@@ -393,7 +425,8 @@ def test_kio_reads_our_fetch_requests(version: int) -> None:
 @pytest.mark.parametrize("version", versions(ApiKey.PRODUCE))
 @pytest.mark.parametrize("size", [0, 1, 62, 126, 127, 128, 16_382, 16_383, 16_384, 3_000_000])
 def test_records_of_one_partition_are_a_slice_of_the_frame(version: int, size: int) -> None:
-    topic = {"name": "departures", "partition_data": [{"index": 0, "records": bytes(size)}]}
+    topic_id = uuid.UUID(int=5)
+    topic = {"name": "departures", "topic_id": topic_id, "partition_data": [{"index": 0, "records": bytes(size)}]}
     body = {"transactional_id": None, "acks": -1, "timeout": 30_000, "topic_data": [topic]}
     frame, at = framed(ApiKey.PRODUCE, version, body)
     ((_, ((_, records),)),) = produce_codec.decode_request(version, memoryview(frame), at).topics

@@ -16,9 +16,9 @@ from protocol.kafka.fetch_codec import (
     FetchPartitionData,
     FetchRequest,
     FetchRequestPartition,
-    TopicKey,
 )
 from protocol.kafka.framing import in_memory, parse_request_header, response_header
+from protocol.kafka.wire import TopicKey
 
 INT = st.integers(-(2**31), 2**31 - 1)
 LONG = st.integers(-(2**63), 2**63 - 1)

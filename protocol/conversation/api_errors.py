@@ -1,0 +1,160 @@
+"""The APIs that rules know by their names, what each names in its requests, and the errors that each can give. Pure.
+
+The errors are those that Kafka 3.9 documents for the answers of the API, and that its broker gives, with the first version that can have
+each. A client of an earlier version must not see it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+from protocol.kafka.api_keys import ApiKey
+
+BEFORE_LOGIN = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+
+_TOPICS = "UNKNOWN_TOPIC_OR_PARTITION TOPIC_AUTHORIZATION_FAILED"
+_LEADERS = "NOT_LEADER_OR_FOLLOWER LEADER_NOT_AVAILABLE"
+_COORDINATOR = "COORDINATOR_NOT_AVAILABLE NOT_COORDINATOR COORDINATOR_LOAD_IN_PROGRESS"
+_MEMBERS = f"{_COORDINATOR} ILLEGAL_GENERATION UNKNOWN_MEMBER_ID REBALANCE_IN_PROGRESS GROUP_AUTHORIZATION_FAILED INVALID_GROUP_ID"
+_TRANSACTION = (
+    f"{_COORDINATOR} CONCURRENT_TRANSACTIONS INVALID_PRODUCER_ID_MAPPING INVALID_PRODUCER_EPOCH INVALID_TXN_STATE "
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
+)
+_ADMIN = "NOT_CONTROLLER REQUEST_TIMED_OUT CLUSTER_AUTHORIZATION_FAILED"
+
+_ERRORS: Mapping[ApiKey, str] = MappingProxyType(
+    {
+        ApiKey.PRODUCE: f"{_TOPICS} {_LEADERS} CORRUPT_MESSAGE REQUEST_TIMED_OUT MESSAGE_TOO_LARGE RECORD_LIST_TOO_LARGE "
+        "NOT_ENOUGH_REPLICAS NOT_ENOUGH_REPLICAS_AFTER_APPEND INVALID_REQUIRED_ACKS INVALID_TIMESTAMP INVALID_TOPIC_EXCEPTION "
+        "UNSUPPORTED_FOR_MESSAGE_FORMAT OUT_OF_ORDER_SEQUENCE_NUMBER DUPLICATE_SEQUENCE_NUMBER INVALID_PRODUCER_EPOCH "
+        "INVALID_TXN_STATE TRANSACTIONAL_ID_AUTHORIZATION_FAILED CLUSTER_AUTHORIZATION_FAILED KAFKA_STORAGE_ERROR:4 "
+        "UNKNOWN_PRODUCER_ID:5 UNSUPPORTED_COMPRESSION_TYPE:7 INVALID_RECORD:8 TRANSACTION_ABORTABLE:11 UNKNOWN_TOPIC_ID:13",
+        ApiKey.FETCH: f"{_TOPICS} {_LEADERS} OFFSET_OUT_OF_RANGE REPLICA_NOT_AVAILABLE CORRUPT_MESSAGE KAFKA_STORAGE_ERROR:6 "
+        "FETCH_SESSION_ID_NOT_FOUND:7 INVALID_FETCH_SESSION_EPOCH:7 FENCED_LEADER_EPOCH:9 UNKNOWN_LEADER_EPOCH:9 "
+        "UNSUPPORTED_COMPRESSION_TYPE:10 OFFSET_NOT_AVAILABLE:11 UNKNOWN_TOPIC_ID:13 INCONSISTENT_TOPIC_ID:13 "
+        "FETCH_SESSION_TOPIC_ID_ERROR:13",
+        ApiKey.LIST_OFFSETS: f"{_TOPICS} {_LEADERS} REPLICA_NOT_AVAILABLE KAFKA_STORAGE_ERROR UNSUPPORTED_FOR_MESSAGE_FORMAT "
+        "FENCED_LEADER_EPOCH:4 UNKNOWN_LEADER_EPOCH:4 OFFSET_NOT_AVAILABLE:5",
+        ApiKey.METADATA: f"{_TOPICS} LEADER_NOT_AVAILABLE INVALID_TOPIC_EXCEPTION UNKNOWN_TOPIC_ID:10",
+        ApiKey.OFFSET_COMMIT: f"{_TOPICS} {_MEMBERS} OFFSET_METADATA_TOO_LARGE INVALID_COMMIT_OFFSET_SIZE REQUEST_TIMED_OUT "
+        "FENCED_INSTANCE_ID:7 STALE_MEMBER_EPOCH:9 UNKNOWN_TOPIC_ID:10",
+        ApiKey.OFFSET_FETCH: f"{_COORDINATOR} GROUP_AUTHORIZATION_FAILED INVALID_GROUP_ID UNKNOWN_MEMBER_ID:9 STALE_MEMBER_EPOCH:9 "
+        "UNSTABLE_OFFSET_COMMIT:7 UNKNOWN_TOPIC_ID:10",
+        ApiKey.FIND_COORDINATOR: "COORDINATOR_NOT_AVAILABLE GROUP_AUTHORIZATION_FAILED TRANSACTIONAL_ID_AUTHORIZATION_FAILED "
+        "INVALID_REQUEST",
+        ApiKey.JOIN_GROUP: f"{_COORDINATOR} UNKNOWN_MEMBER_ID INCONSISTENT_GROUP_PROTOCOL INVALID_SESSION_TIMEOUT "
+        "GROUP_AUTHORIZATION_FAILED INVALID_GROUP_ID REBALANCE_IN_PROGRESS GROUP_MAX_SIZE_REACHED:4 MEMBER_ID_REQUIRED:4 "
+        "FENCED_INSTANCE_ID:5",
+        ApiKey.HEARTBEAT: f"{_MEMBERS} FENCED_INSTANCE_ID:3",
+        ApiKey.LEAVE_GROUP: f"{_COORDINATOR} UNKNOWN_MEMBER_ID GROUP_AUTHORIZATION_FAILED FENCED_INSTANCE_ID:3",
+        ApiKey.SYNC_GROUP: f"{_MEMBERS} INCONSISTENT_GROUP_PROTOCOL:5 FENCED_INSTANCE_ID:3",
+        ApiKey.DESCRIBE_GROUPS: f"{_COORDINATOR} GROUP_AUTHORIZATION_FAILED INVALID_GROUP_ID",
+        ApiKey.LIST_GROUPS: f"{_COORDINATOR}",
+        ApiKey.CONSUMER_GROUP_HEARTBEAT: f"{_COORDINATOR} UNKNOWN_MEMBER_ID FENCED_MEMBER_EPOCH FENCED_INSTANCE_ID "
+        "UNRELEASED_INSTANCE_ID UNSUPPORTED_ASSIGNOR GROUP_MAX_SIZE_REACHED GROUP_ID_NOT_FOUND GROUP_AUTHORIZATION_FAILED "
+        "INVALID_REQUEST INVALID_REGULAR_EXPRESSION:1 TOPIC_AUTHORIZATION_FAILED:1",
+        ApiKey.CONSUMER_GROUP_DESCRIBE: f"{_COORDINATOR} GROUP_AUTHORIZATION_FAILED INVALID_GROUP_ID GROUP_ID_NOT_FOUND "
+        "TOPIC_AUTHORIZATION_FAILED:1",
+        ApiKey.DELETE_GROUPS: f"{_COORDINATOR} GROUP_AUTHORIZATION_FAILED INVALID_GROUP_ID NON_EMPTY_GROUP GROUP_ID_NOT_FOUND",
+        ApiKey.CREATE_TOPICS: f"{_ADMIN} TOPIC_ALREADY_EXISTS INVALID_PARTITIONS INVALID_REPLICATION_FACTOR "
+        "INVALID_REPLICA_ASSIGNMENT INVALID_CONFIG INVALID_TOPIC_EXCEPTION POLICY_VIOLATION TOPIC_AUTHORIZATION_FAILED "
+        "THROTTLING_QUOTA_EXCEEDED:6",
+        ApiKey.DELETE_TOPICS: f"{_ADMIN} {_TOPICS} TOPIC_DELETION_DISABLED:3 THROTTLING_QUOTA_EXCEEDED:5 UNKNOWN_TOPIC_ID:6",
+        ApiKey.CREATE_PARTITIONS: f"{_ADMIN} {_TOPICS} INVALID_PARTITIONS INVALID_REPLICA_ASSIGNMENT REASSIGNMENT_IN_PROGRESS "
+        "THROTTLING_QUOTA_EXCEEDED:3",
+        ApiKey.DELETE_RECORDS: f"{_TOPICS} {_LEADERS} OFFSET_OUT_OF_RANGE POLICY_VIOLATION KAFKA_STORAGE_ERROR",
+        ApiKey.INIT_PRODUCER_ID: f"{_COORDINATOR} CONCURRENT_TRANSACTIONS INVALID_TRANSACTION_TIMEOUT "
+        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED CLUSTER_AUTHORIZATION_FAILED INVALID_PRODUCER_EPOCH:3 INVALID_PRODUCER_ID_MAPPING:3 "
+        "PRODUCER_FENCED:4",
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: f"{_TOPICS} {_LEADERS} KAFKA_STORAGE_ERROR FENCED_LEADER_EPOCH:2 UNKNOWN_LEADER_EPOCH:2",
+        ApiKey.ADD_PARTITIONS_TO_TXN: f"{_TRANSACTION} {_TOPICS} OPERATION_NOT_ATTEMPTED PRODUCER_FENCED:2 TRANSACTION_ABORTABLE:5",
+        ApiKey.ADD_OFFSETS_TO_TXN: f"{_TRANSACTION} GROUP_AUTHORIZATION_FAILED PRODUCER_FENCED:2 TRANSACTION_ABORTABLE:4",
+        ApiKey.END_TXN: f"{_TRANSACTION} PRODUCER_FENCED:2 TRANSACTION_ABORTABLE:4",
+        ApiKey.TXN_OFFSET_COMMIT: f"{_COORDINATOR} {_TOPICS} INVALID_PRODUCER_EPOCH GROUP_AUTHORIZATION_FAILED INVALID_GROUP_ID "
+        "OFFSET_METADATA_TOO_LARGE INVALID_COMMIT_OFFSET_SIZE TRANSACTIONAL_ID_AUTHORIZATION_FAILED ILLEGAL_GENERATION:3 "
+        "UNKNOWN_MEMBER_ID:3 FENCED_INSTANCE_ID:3 PRODUCER_FENCED:3 TRANSACTION_ABORTABLE:4",
+    }
+)
+"""API -> its errors; `NAME:4` exists from v4 on."""
+EVERY = "UNKNOWN_SERVER_ERROR"
+"""Any API may give it."""
+
+NAMING: Mapping[str, frozenset[ApiKey]] = MappingProxyType(
+    {
+        "topic": frozenset(
+            {
+                ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.METADATA, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH,
+                ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS, ApiKey.DELETE_RECORDS,
+                ApiKey.OFFSET_FOR_LEADER_EPOCH, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.TXN_OFFSET_COMMIT,
+            }
+        ),
+        "group": frozenset(
+            {
+                ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.FIND_COORDINATOR, ApiKey.JOIN_GROUP, ApiKey.HEARTBEAT,
+                ApiKey.LEAVE_GROUP, ApiKey.SYNC_GROUP, ApiKey.DESCRIBE_GROUPS, ApiKey.DELETE_GROUPS, ApiKey.ADD_OFFSETS_TO_TXN,
+                ApiKey.TXN_OFFSET_COMMIT, ApiKey.OFFSET_DELETE, ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE,
+            }
+        ),
+        "transactional id": frozenset(
+            {
+                ApiKey.PRODUCE, ApiKey.FIND_COORDINATOR, ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN,
+                ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT,
+            }
+        ),
+    }
+)  # fmt: skip
+"""What a request of an API may name."""
+
+_BY_WORD: Mapping[str, ApiKey] = MappingProxyType({api.name.lower().replace("_", "-"): api for api in ApiKey})
+
+
+def word_of(api: int) -> str:
+    """`end-txn` for END_TXN."""
+    return ApiKey(api).name.lower().replace("_", "-")
+
+
+def api_named(text: str) -> ApiKey | None:
+    """By its word, Kafka's name (`EndTxn`) or its key."""
+    if text.isdecimal() and text.isascii() and len(text) < 4:
+        return ApiKey(int(text)) if int(text) in list(ApiKey) else None
+    plain = text.lower().replace("-", "").replace("_", "")
+    return next((api for word, api in _BY_WORD.items() if word.replace("-", "") == plain), None)
+
+
+def words() -> Sequence[str]:
+    """Of all APIs."""
+    return tuple(_BY_WORD)
+
+
+def errors_of(api: ApiKey, version: int | None = None) -> tuple[str, ...]:
+    """The errors that the API can give, up to this version; none: it has no answers with an error in their rows."""
+    if api not in _ERRORS:
+        return ()
+    found = [EVERY]
+    for word in _ERRORS[api].split():
+        name, _, since = word.partition(":")
+        if version is None or not since or int(since) <= version:
+            found.append(name)
+    return tuple(found)
+
+
+def since(api: ApiKey, error: str) -> int:
+    """The first version of the API that can give this error."""
+    for word in _ERRORS[api].split():
+        name, _, first = word.partition(":")
+        if name == error:
+            return int(first or 0)
+    return 0
+
+
+def answerable() -> str:
+    """The words of the APIs that can be answered with an error."""
+    return ", ".join(map(word_of, _ERRORS))
+
+
+def nearest(text: str, known: Iterable[str]) -> str:
+    """` (did you mean X?)`, or nothing."""
+    found = difflib.get_close_matches(text, list(known), 1)
+    return f" (did you mean {found[0]}?)" if found else ""
