@@ -22,17 +22,30 @@ from broker.cluster.metadata_cache import MetadataCache
 from broker.coordination.loading import PartitionLoading
 from broker.coordination.memory_limit import MemoryLimit
 from broker.coordination.ownership import Ownership
-from broker.groups.deletions import GroupDeletions
+from broker.groups.consumer_group.consumer_group import ConsumerGroup
+from broker.groups.consumer_group.conversion import to_new
+from broker.groups.consumer_group.member import JOINING, MEMBER_BYTES, TOPIC_BYTES
+from broker.groups.consumer_group.messages import (
+    ConsumerGroupDescription,
+    ConsumerGroupSettings,
+    ConsumerHeartbeat,
+    HeartbeatAnswer,
+)
+from broker.groups.consumer_groups import ClusterTopics, ConsumerGroups
+from broker.groups.deletions import GroupDeletions, record_keys
 from broker.groups.effects import GroupEffects
 from broker.groups.group.group import Group, gets_only_an_id
-from broker.groups.group.limits import GROUP_BYTES, GROUP_ID_BYTES_MAX
+from broker.groups.group.limits import GROUP_BYTES, GROUP_ID_BYTES_MAX, complaint
 from broker.groups.group.members import Member
 from broker.groups.group.messages import (
+    CLASSIC,
+    CONSUMER,
     CommittedOffset,
     Effect,
     FetchedOffset,
     GroupDescription,
     GroupListing,
+    GroupMetadata,
     GroupSettings,
     JoinAnswer,
     JoinRequest,
@@ -44,7 +57,8 @@ from broker.groups.group.messages import (
 from broker.groups.group.offsets import GroupOffsets, PendingCommit
 from broker.groups.group.states import GroupState
 from broker.groups.group_events import GroupEvents
-from broker.groups.held_groups import GroupsPartition, HeldGroup, HeldGroups, PendingIds
+from broker.groups.held_groups import AnyGroup, GroupsPartition, HeldGroup, HeldGroups, PendingIds
+from broker.groups.offsets_topic.consumer_group_image import ConsumerGroupImage
 from broker.groups.offsets_topic.loading import OffsetsReader, StoredGroup
 from broker.groups.offsets_topic.writer import OffsetsWriter, WriterSettings
 from broker.groups.open_transactions import EndedTransaction
@@ -56,11 +70,15 @@ from broker.process.loop_budget import SlicedWork
 from broker.purgatory import Timers
 from broker.replication.replica_manager import ReplicaManager
 from broker.settings.config import BrokerConfig
-from protocol.errors import ErrorCode
+from broker.settings.group_configs import HEARTBEAT, SESSION, GroupConfigs, defaults
+from protocol.errors import ErrorCode, KafkaError
 from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
+
+UPGRADES = ("bidirectional", "upgrade")
+"""Values of `group.consumer.migration.policy` by which a classic group with members may become one of the new kind."""
 
 CommitResponder = Callable[[dict[TopicPartition, ErrorCode]], None]
 
@@ -88,6 +106,8 @@ class GroupCoordinator:
             config.group_initial_rebalance_delay_ms,
             config.group_max_size,
         )
+        self.configs = GroupConfigs()
+        self.configs.on_change = self._group_config_changed
         writer_settings = WriterSettings(config.offsets_commit_timeout_ms, config.offsets_topic_compression_codec)
         self._writer = OffsetsWriter(replicas.appends, clock, writer_settings)
         self._groups = HeldGroups()
@@ -125,6 +145,20 @@ class GroupCoordinator:
         )
         self.transactions = GroupTransactions(sliced, replicas.appends.verification, self._transaction_ended)
         self._effects = GroupEffects(self._writer, self._stored, timers)
+        self._topics = ClusterTopics(metadata)
+        self._consumers = ConsumerGroups(
+            self._writer,
+            self._groups,
+            self._events,
+            self._timers,
+            timers,
+            self._topics,
+            self._now,
+            self._wall_ms,
+            config.offsets_commit_timeout_ms / 1000,
+            self._downgraded if config.group_consumer_migration_policy in ("bidirectional", "downgrade") else None,
+        )
+        metadata.on_change(self._consumers.topics_changed)
         lease.on_stall(self._stood_still)
         lease.on_trusted(self._timers.arm_again)
 
@@ -170,7 +204,7 @@ class GroupCoordinator:
     def _forget_if_unused(self, held: HeldGroup) -> None:
         """Drops a group that never had a generation and has no records in the log."""
         group = held.group
-        is_unused = group.state is GroupState.EMPTY and not group.generation and group.next_deadline() is None
+        is_unused = group.is_empty and not group.is_stored and group.next_deadline() is None
         if is_unused and held.is_held and held.offsets.is_empty and not held.is_being_deleted:
             self._groups.remove(held)
             self._timers.drop(held)
@@ -178,8 +212,8 @@ class GroupCoordinator:
     @staticmethod
     def _growth(held: HeldGroup | None, request: JoinRequest) -> int:
         """Bytes that a JoinGroup adds to the groups. Pending ids have their own limit."""
-        if held is not None:
-            return held.group.growth(request)
+        if held is not None and held.classic is not None:
+            return held.classic.growth(request)
         return 0 if gets_only_an_id(request) else GROUP_BYTES + Member.joining(request, request.new_member_id).size()
 
     # -- members ------------------------------------------------------------------------------------------------------
@@ -197,20 +231,60 @@ class GroupCoordinator:
             respond(JoinAnswer(error, request.member_id))
             return
         held = held or self._find_or_make(request.group_id)
+        group = held.classic
+        if group is None:
+            group = self._empty_as_classic(held)
+        if group is None:
+            self._join_new_kind(held, request, respond)
+            return
         ticket = self._effects.join_waits(respond)
         self._pending_ids.remove(held.group_id, request.member_id)
-        self._act(held, held.group.join(request, ticket, self._now(), self._wall_ms()))
-        if held.group.is_pending(request.new_member_id):
+        self._act(held, group.join(request, ticket, self._now(), self._wall_ms()))
+        if group.is_pending(request.new_member_id):
             self._pending_ids.add(held.group_id, request.new_member_id)
             self._forget_pending_ids()
         self._forget_if_unused(held)
+
+    def _empty_as_classic(self, held: HeldGroup) -> Group | None:
+        """The first classic member makes an empty group of the new kind a classic one. None: it has members, or cannot be stored."""
+        if not held.group.is_empty:
+            return None
+        if held.group.is_stored:
+            tombstones = [(key, None) for key in record_keys(held)]
+            if self._writer.store_changes(held.owner.number, tombstones, lambda error: None) is not ErrorCode.NONE:
+                return None
+        held.group = Group(held.group_id, self._settings, on_transition=self._events.listener(held.group_id))
+        return held.group
+
+    def _join_new_kind(self, held: HeldGroup, request: JoinRequest, respond: Callable[[JoinAnswer], None]) -> None:
+        """A classic member joins a group of the new kind."""
+        settings, group = self._settings, held.consumer
+        error = ErrorCode.NONE
+        if group is None or group.is_empty:
+            error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        elif not settings.min_session_ms <= request.session_timeout_ms <= settings.max_session_ms:
+            error = ErrorCode.INVALID_SESSION_TIMEOUT
+        elif complaint(request):
+            error = ErrorCode.INVALID_REQUEST
+        if error is not ErrorCode.NONE or group is None:
+            respond(JoinAnswer(error, request.member_id))
+        else:
+            self._consumers.join(held, group, request, respond)
+
+    def _downgraded(self, held: HeldGroup, metadata: GroupMetadata) -> None:
+        """A group of the new kind has become a classic one; its members join again."""
+        listener = self._events.listener(held.group_id)
+        held.group = group = Group.restored(
+            held.group_id, metadata, self._settings, self._now(), on_transition=listener
+        )
+        self._act(held, group.rebalance(self._now(), self._wall_ms()))
 
     def _forget_pending_ids(self) -> None:
         """Drops the oldest ids above the limits. A client that joins with a dropped id gets UNKNOWN_MEMBER_ID, and joins again."""
         for group_id, member_id in self._pending_ids.too_many():
             held = self._groups.get(group_id)
-            if held is not None:
-                self._act(held, held.group.forget_pending(member_id, self._now(), self._wall_ms()))
+            if held is not None and held.classic is not None:
+                self._act(held, held.classic.forget_pending(member_id, self._now(), self._wall_ms()))
                 self._forget_if_unused(held)
 
     def _error_without_group(self, request: JoinRequest) -> ErrorCode:
@@ -230,6 +304,9 @@ class GroupCoordinator:
         if held is None or error is not ErrorCode.NONE:
             respond(SyncAnswer(error))
             return
+        if isinstance(held.group, ConsumerGroup):
+            self._consumers.sync(held, held.group, request, respond)
+            return
         ticket = self._effects.sync_waits(respond)
         self._act(held, held.group.sync(request, ticket, self._now(), self._wall_ms()))
 
@@ -241,6 +318,8 @@ class GroupCoordinator:
         held = self._groups.get(group_id)
         if error is not ErrorCode.NONE or held is None:
             return error or ErrorCode.UNKNOWN_MEMBER_ID
+        if isinstance(held.group, ConsumerGroup):
+            return self._consumers.classic_heartbeat(held, held.group, member_id, instance_id, generation)
         return held.group.heartbeat(member_id, instance_id, generation, self._now())
 
     def leave(
@@ -253,6 +332,8 @@ class GroupCoordinator:
             respond(error, [])
         elif held is None:
             respond(ErrorCode.NONE, [ErrorCode.UNKNOWN_MEMBER_ID] * len(members))
+        elif isinstance(held.group, ConsumerGroup):
+            self._consumers.leave(held, held.group, members, respond)
         else:
             errors, effects = held.group.leave(members, self._now(), self._wall_ms())
             respond(ErrorCode.NONE, errors)
@@ -260,6 +341,82 @@ class GroupCoordinator:
                 self._pending_ids.remove(group_id, leaving.member_id)
             self._act(held, effects)
             self._forget_if_unused(held)
+
+    # -- members of groups of the new kind (KIP-848) ------------------------------------------------------------------
+
+    def consumer_heartbeat(
+        self,
+        group_id: str,
+        request: ConsumerHeartbeat,
+        respond: Callable[[HeartbeatAnswer], None],
+        may_see: Callable[[str], bool] | None = None,
+    ) -> None:
+        """`may_see`: the topics that a regular expression may match for this client. None: all."""
+        error, message = self.check(group_id), ""
+        held = self._groups.get(group_id)
+        if held is not None and request.epoch > 0 and error is ErrorCode.NONE and not request.says_more:
+            group = held.group
+            if isinstance(group, ConsumerGroup) and not held.is_being_deleted:
+                self._consumers.heartbeat(held, group, request, respond, may_see)  # by far the most
+                return
+        if error is ErrorCode.NONE and held is None and request.epoch != JOINING:
+            error, message = ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}"
+        if error is ErrorCode.NONE and held is not None and held.is_being_deleted:
+            error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        has_classic = held is not None and held.classic is not None and not held.classic.is_empty
+        may_convert = request.epoch == JOINING and self._config.group_consumer_migration_policy in UPGRADES
+        if error is ErrorCode.NONE and has_classic and not may_convert:
+            error, message = ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is a group of classic members"
+        if error is ErrorCode.NONE and not self._memory.has_room_for(_growth(held, request)):
+            error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if error is not ErrorCode.NONE:
+            respond(HeartbeatAnswer(error, message))
+            return
+        held = held or self._find_or_make(group_id)
+        if held.consumer is not None:
+            self._consumers.heartbeat(held, held.consumer, request, respond, may_see)
+        else:
+            self._convert(held, request, respond, may_see)
+        self._forget_if_unused(held)
+
+    def _consumer_settings(self, group_id: str) -> ConsumerGroupSettings:
+        config, configs = self._config, {**defaults(self._config), **self.configs.of(group_id)}
+        assignors = tuple(name.strip() for name in config.group_consumer_assignors.split(","))
+        return ConsumerGroupSettings(
+            int(configs[SESSION]), int(configs[HEARTBEAT]), config.group_consumer_max_size, assignors
+        )
+
+    def _group_config_changed(self, group_id: str) -> None:
+        """The next heartbeat of each member has the new settings."""
+        held = self._groups.get(group_id)
+        if held is not None and held.consumer is not None:
+            held.consumer.settings = self._consumer_settings(group_id)
+
+    def _convert(
+        self,
+        held: HeldGroup,
+        request: ConsumerHeartbeat,
+        respond: Callable[[HeartbeatAnswer], None],
+        may_see: Callable[[str], bool] | None,
+    ) -> None:
+        """The first member makes the group one of the new kind."""
+        classic = held.classic
+        assert classic is not None
+        try:
+            group = (
+                ConsumerGroup(held.group_id, self._consumer_settings(held.group_id))
+                if classic.is_empty
+                else to_new(classic, self._consumer_settings(held.group_id), self._topics, self._now())
+            )
+        except KafkaError as refusal:
+            respond(HeartbeatAnswer(refusal.code, refusal.message))
+            return
+        before = [(key, None) for key in record_keys(held)]
+        held.group = group
+        if self._consumers.heartbeat(held, group, request, respond, may_see, before):
+            self._act(held, classic.unload(ErrorCode.REBALANCE_IN_PROGRESS))
+        else:
+            held.group = classic
 
     # -- offsets ------------------------------------------------------------------------------------------------------
 
@@ -340,7 +497,10 @@ class GroupCoordinator:
             return ErrorCode.ILLEGAL_GENERATION if generation >= 0 else ErrorCode.NONE
         if held.is_being_deleted:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return held.group.check_commit(member_id, instance_id, generation, self._now())
+        group = held.group
+        if isinstance(group, ConsumerGroup):
+            return group.check_commit(member_id, generation)
+        return group.check_commit(member_id, instance_id, generation, self._now())
 
     def _transactional_commit_error(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int, producer: TransactionalProducer
@@ -355,7 +515,11 @@ class GroupCoordinator:
             return ErrorCode.UNKNOWN_MEMBER_ID if generation >= 0 else ErrorCode.NONE
         if held.is_being_deleted:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return held.group.check_transactional_commit(member_id, instance_id, generation)
+        group = held.group
+        if isinstance(group, ConsumerGroup):
+            error = group.check_commit(member_id, generation)
+            return ErrorCode.ILLEGAL_GENERATION if error is ErrorCode.STALE_MEMBER_EPOCH else error
+        return group.check_transactional_commit(member_id, instance_id, generation)
 
     def verification(self, group_id: str, producer: TransactionalProducer) -> Coroutine[Any, Any, ErrorCode] | None:
         """To be awaited before a transactional commit, which this broker refuses if the result is not NONE. None: nothing to await."""
@@ -394,6 +558,13 @@ class GroupCoordinator:
         if require_stable:
             found |= {tp: ErrorCode.UNSTABLE_OFFSET_COMMIT for tp in found if offsets.is_pending(tp)}
         return ErrorCode.NONE, found
+
+    def check_fetch(self, group_id: str, member_id: str, member_epoch: int) -> ErrorCode:
+        """Whether a member may fetch offsets: in a group of the new kind it needs its epoch."""
+        held = self._groups.get(group_id)
+        if held is None or held.consumer is None:
+            return ErrorCode.NONE
+        return held.consumer.check_commit(member_id, member_epoch)
 
     def committed_partitions(self, group_id: str) -> tuple[ErrorCode, Mapping[str, Sequence[int]]]:
         """Topic -> its partitions with a committed offset."""
@@ -451,7 +622,21 @@ class GroupCoordinator:
         if error is not ErrorCode.NONE:
             return GroupDescription(error, group_id, "")
         held = self._groups.get(group_id)
-        return held.group.describe() if held is not None else GroupDescription(error, group_id, GroupState.DEAD.value)
+        if held is None or held.classic is None:
+            message = f"Group {group_id} {'not found' if held is None else 'is not a classic group'}."
+            return GroupDescription(error, group_id, GroupState.DEAD.value, message=message)
+        return held.classic.describe()
+
+    def describe_consumer_group(self, group_id: str) -> ConsumerGroupDescription:
+        """A group of the new kind. GROUP_ID_NOT_FOUND: there is none, or it is a classic one."""
+        error = self.check(group_id, may_be_empty=True)
+        if error is not ErrorCode.NONE:
+            return ConsumerGroupDescription(error)
+        held = self._groups.get(group_id)
+        if held is None or held.consumer is None:
+            message = f"Group {group_id} {'not found' if held is None else 'is not a consumer group'}."
+            return ConsumerGroupDescription(ErrorCode.GROUP_ID_NOT_FOUND, message)
+        return held.consumer.describe()
 
     def delete_groups(self, group_ids: Sequence[str], respond: Callable[[dict[str, ErrorCode]], None]) -> None:
         """Deletes groups without members. Responds when all tombstones are replicated or failed. The ids must be distinct."""
@@ -469,7 +654,7 @@ class GroupCoordinator:
                 answer(group_id, error)
             elif held is None or held.is_being_deleted:
                 answer(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
-            elif held.group.state is not GroupState.EMPTY:
+            elif not held.group.is_empty:
                 answer(group_id, ErrorCode.NON_EMPTY_GROUP)
             else:
                 self._deletions.delete_group(held, partial(answer, group_id))
@@ -505,7 +690,8 @@ class GroupCoordinator:
             held = groups.pop()
             self._groups.remove(held)
             self._timers.drop(held)
-            self._act(held, held.group.unload(ErrorCode.NOT_COORDINATOR))
+            if held.classic is not None:
+                self._act(held, held.classic.unload(ErrorCode.NOT_COORDINATOR))
             yield
             yield from held.offsets.clearing()
 
@@ -513,7 +699,10 @@ class GroupCoordinator:
         """Called by PartitionLoading for each group of a partition, before `partition_loaded`."""
         group_id, metadata, offsets = stored
         listener = self._events.listener(group_id)
-        if metadata is None:
+        group: AnyGroup
+        if isinstance(metadata, ConsumerGroupImage):
+            group = ConsumerGroup.restored(group_id, self._consumer_settings(group_id), metadata.changes(), self._now())
+        elif metadata is None:
             group = Group(group_id, self._settings, on_transition=listener)
         else:
             group = Group.restored(group_id, metadata, self._settings, self._now(), on_transition=listener)
@@ -532,9 +721,10 @@ class GroupCoordinator:
             self._deletions.topics_deleted(frozenset(owned.deleted_topics))
             owned.deleted_topics.clear()
 
-    def _stored(self, held: HeldGroup, number: int, error: ErrorCode) -> None:
-        if held.is_held:
-            self._act(held, held.group.stored(number, error, self._now(), self._wall_ms()))
+    def _stored(self, held: HeldGroup, group: AnyGroup, number: int, error: ErrorCode) -> None:
+        """Nothing follows if the group has become one of the other kind meanwhile, perhaps twice."""
+        if held.is_held and held.group is group and held.classic is not None:
+            self._act(held, held.classic.stored(number, error, self._now(), self._wall_ms()))
 
     def _act(self, held: HeldGroup, effects: Iterable[Effect]) -> None:
         if held.is_held:
@@ -546,14 +736,19 @@ class GroupCoordinator:
         """Removes the group: its tombstones are replicated, or the log never had a record of it."""
         self._groups.remove(held)
         self._timers.drop(held)
-        self._act(held, held.group.kill())
+        if held.classic is not None:
+            self._act(held, held.classic.kill())
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def _due(self, held: HeldGroup) -> None:
-        if held.is_held:
-            self._act(held, held.group.advance(self._now(), self._wall_ms()))
-            self._forget_if_unused(held)
+        if not held.is_held:
+            return
+        if held.classic is not None:
+            self._act(held, held.classic.advance(self._now(), self._wall_ms()))
+        elif held.consumer is not None:
+            self._consumers.advance(held, held.consumer)
+        self._forget_if_unused(held)
 
     def _now(self) -> float:
         """Seconds that never go back, without the time in which this process stood still and received nothing."""
@@ -576,5 +771,14 @@ def _commit_growth(
     return GROUP_BYTES + GroupOffsets().growth(offsets)
 
 
+def _growth(held: HeldGroup | None, request: ConsumerHeartbeat) -> int:
+    """Approximate bytes that a heartbeat adds: a new member, or what it subscribes to."""
+    topics = sum(TOPIC_BYTES + len(topic) for topic in request.topics or ())
+    if request.epoch != JOINING:
+        return topics
+    return MEMBER_BYTES + topics + (GROUP_BYTES if held is None else 0)
+
+
 def _listing(held: HeldGroup) -> GroupListing:
-    return GroupListing(held.group_id, held.group.protocol_type or "", held.group.state.value)
+    kind = CLASSIC if held.classic is not None else CONSUMER
+    return GroupListing(held.group_id, held.group.protocol_type or "", held.group.state.value, kind)

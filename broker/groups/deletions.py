@@ -19,6 +19,8 @@ from broker.groups.group.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from broker.groups.group.offsets import ExpiryRule, TopicId, expiry_rule
 from broker.groups.group.states import GroupState
 from broker.groups.held_groups import HeldGroup, HeldGroups
+from broker.groups.offsets_topic import consumer_group_records
+from broker.groups.offsets_topic.records import encode_group_key
 from broker.groups.offsets_topic.writer import COMMIT_ERRORS, OffsetsWriter
 from broker.process.clock import Clock
 from broker.process.loop_budget import SlicedWork
@@ -78,7 +80,7 @@ class GroupDeletions:
         """All at once, so only some hundred."""
         group = held.group
         errors: dict[TopicPartition, ErrorCode] = {}
-        if group.state is not GroupState.EMPTY:
+        if not group.is_empty:
             if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
                 respond(ErrorCode.NON_EMPTY_GROUP, {})
                 return
@@ -223,18 +225,17 @@ class _Deletion:
             self._end(self._error)
             return
         held.is_being_deleted = self._is_whole = True
-        if held.group.generation > 0:
+        if held.group.is_stored:
             self._writer.remove(
-                held.owner.number, held.group_id, (), lambda error, _: self._end(error), with_group=True
+                held.owner.number, held.group_id, (), lambda error, _: self._end(error), group_keys=record_keys(held)
             )
         else:
-            # The log has a record of the group itself only after its first generation.
             self._end(ErrorCode.NONE)
 
     def _is_nothing_left(self) -> bool:
         held, group = self._held, self._held.group
         has_deadline = group.next_deadline() is not None
-        is_unused = group.state is GroupState.EMPTY and not has_deadline and held.offsets.is_empty
+        is_unused = group.is_empty and not has_deadline and held.offsets.is_empty
         return is_unused and not held.is_being_deleted
 
     def _end(self, error: ErrorCode) -> None:
@@ -249,6 +250,15 @@ class _Deletion:
         self._respond(COMMIT_ERRORS.get(error, error))
 
 
+def record_keys(held: HeldGroup) -> list[bytes]:
+    """The keys of the records that an empty group itself has in the log."""
+    if not held.group.is_stored:
+        return []
+    if held.consumer is None:
+        return [encode_group_key(held.group_id)]
+    return [consumer_group_records.encode(held.group_id, change, 0)[0] for change in held.consumer.removal()]
+
+
 def _all(partitions: list[TopicPartition]) -> list[TopicPartition]:
     return partitions
 
@@ -257,8 +267,8 @@ def _rule_of(held: HeldGroup) -> ExpiryRule | None:
     group = held.group
     return expiry_rule(
         protocol_type=group.protocol_type,
-        is_empty=group.state is GroupState.EMPTY,
-        is_stable=group.state is GroupState.STABLE,
+        is_empty=group.is_empty,
+        is_stable=held.classic is None or held.classic.state is GroupState.STABLE,
         state_since_ms=group.state_since_ms,
         subscribed_topics=group.subscribed_topics(),
     )

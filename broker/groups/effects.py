@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from broker.groups.group.messages import AnswerJoin, AnswerSync, Effect, JoinAnswer, Store, SyncAnswer
-from broker.groups.held_groups import HeldGroup
+from broker.groups.held_groups import AnyGroup, HeldGroup
 from broker.groups.offsets_topic.writer import OffsetsWriter
 from broker.purgatory import Timers
 from protocol.errors import ErrorCode
@@ -17,10 +17,10 @@ EFFECTS_AT_ONCE = 100
 
 
 class GroupEffects:
-    """Keeps the waiting requests by their tickets. Calls `stored(held, number, error)` with the outcome of each record."""
+    """Keeps the waiting requests by their tickets. Calls `stored(held, group, number, error)` with the outcome of each record."""
 
     def __init__(
-        self, writer: OffsetsWriter, stored: Callable[[HeldGroup, int, ErrorCode], None], timers: Timers
+        self, writer: OffsetsWriter, stored: Callable[[HeldGroup, AnyGroup, int, ErrorCode], None], timers: Timers
     ) -> None:
         self._writer = writer
         self._stored = stored
@@ -28,7 +28,7 @@ class GroupEffects:
         self._tickets = itertools.count()
         self._joins: dict[int, Callable[[JoinAnswer], None]] = {}
         self._syncs: dict[int, Callable[[SyncAnswer], None]] = {}
-        self._queue: deque[tuple[HeldGroup, Effect]] = deque()
+        self._queue: deque[tuple[HeldGroup, AnyGroup, Effect]] = deque()
         self._is_running = False
 
     @property
@@ -52,7 +52,8 @@ class GroupEffects:
 
         Other requests are served while the members of a large group are answered.
         """
-        self._queue.extend((held, effect) for effect in effects)
+        group = held.group
+        self._queue.extend((held, group, effect) for effect in effects)
         if not self._is_running:
             self._go_on()
 
@@ -68,15 +69,19 @@ class GroupEffects:
             if self._queue:
                 self._timers.call_soon(self._go_on)
 
-    def _do(self, held: HeldGroup, effect: Effect) -> None:
+    def _do(self, held: HeldGroup, group: AnyGroup, effect: Effect) -> None:
         match effect:
             case AnswerJoin(ticket, joined):
                 self._joins.pop(ticket)(joined)
             case AnswerSync(ticket, assigned):
                 self._syncs.pop(ticket)(assigned)
             case Store(number, metadata):
-                # Not after the group's tombstone: a load would find the group again.
-                if held.is_held and not held.is_being_deleted:
+                # Not after the group's tombstone: a load would find the group again. That of a group that has become one of the other
+                # kind is in the log, too.
+                if held.is_held and held.group is group and not held.is_being_deleted:
                     self._writer.store_group(
-                        held.owner.number, held.group_id, metadata, lambda error: self._stored(held, number, error)
+                        held.owner.number,
+                        held.group_id,
+                        metadata,
+                        lambda error: self._stored(held, group, number, error),
                     )

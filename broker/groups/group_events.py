@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from broker.groups.consumer_group.consumer_group import ConsumerGroup
 from broker.groups.group.generations import TransitionListener
 from broker.groups.group.states import Cause, GroupState
-from broker.groups.held_groups import GroupsPartition, HeldGroups
+from broker.groups.held_groups import GroupsPartition, HeldGroup, HeldGroups
 from broker.process.event_log import EventLog, LimitedEvents
 from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
@@ -32,10 +33,24 @@ class GroupEvents:
                     before=before.value,
                     after=after.value,
                     cause=cause.value,
-                    generation=held.group.generation,
+                    generation=held.classic.generation if held.classic is not None else 0,
                 )
 
         return transition
+
+    def consumer_group_changed(self, held: HeldGroup, group: ConsumerGroup) -> None:
+        """To be called after each change of a group of the new kind."""
+        state = group.state.value
+        if (state, group.epoch) != held.told:
+            before, held.told = held.told, (state, group.epoch)
+            self._limited.write(
+                "group_state",
+                group=held.group_id,
+                before=before[0],
+                after=state,
+                cause=f"epoch {group.epoch}",
+                generation=group.epoch,
+            )
 
     def loaded(self, owned: GroupsPartition) -> None:
         """Partitions without groups are left out: most of the fifty have none."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from sys import getsizeof
 
 from broker.coordination.ownership import OwnedPartition
+from broker.groups.consumer_group.consumer_group import ConsumerGroup
 from broker.groups.group.group import Group
 from broker.groups.group.limits import GROUP_BYTES, PENDING_BYTES, PENDING_BYTES_MAX, PENDING_MAX
 from broker.groups.group.offsets import GroupOffsets
 from broker.groups.open_transactions import OpenTransactions
 from broker.groups.timers import NEVER
+from broker.purgatory import TimerHandle
+from protocol.errors import ErrorCode
 from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
 
@@ -32,28 +35,71 @@ class GroupsPartition(OwnedPartition):
         return TopicPartition(OFFSETS_TOPIC, self.number)
 
 
+AnyGroup = Group | ConsumerGroup
+
+
+class ChangesWrite:
+    """Changes of a group of the new kind that are in the log. `waiting`: who is told when they are below the high watermark, or lost."""
+
+    __slots__ = ("timer", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[ErrorCode], None]] = []
+        self.timer: TimerHandle | None = None
+
+    def answer(self, error: ErrorCode) -> None:
+        waiting, self.waiting = self.waiting, []
+        for respond in waiting:
+            respond(error)
+
+
 class HeldGroup:
     """A group and its offsets. When the partition is lost or the group removed, `is_held` becomes false: nothing may act for it then.
 
-    `is_being_deleted`: the group's tombstones are being written.
+    `is_being_deleted`: the group's tombstones are being written. A group that is empty may become one of the other kind.
     """
 
-    __slots__ = ("armed_at", "counted_bytes", "group", "group_id", "is_being_deleted", "is_removed", "offsets", "owner")
+    __slots__ = (
+        "armed_at",
+        "counted_bytes",
+        "group",
+        "group_id",
+        "is_being_deleted",
+        "is_removed",
+        "last_write",
+        "offsets",
+        "owner",
+        "told",
+    )
 
-    def __init__(self, group_id: str, owner: GroupsPartition, group: Group, offsets: GroupOffsets) -> None:
+    def __init__(self, group_id: str, owner: GroupsPartition, group: AnyGroup, offsets: GroupOffsets) -> None:
         self.group_id = group_id
         self.owner = owner
-        self.group = group
+        self.group: AnyGroup = group
         self.offsets = offsets
         self.is_removed = False
         self.is_being_deleted = False
         self.armed_at = NEVER
         self.counted_bytes = 0
+        self.last_write: ChangesWrite | None = None
+        """The last changes of a group of the new kind that are not below the high watermark yet."""
+        self.told = ("Empty", 0)
+        """The state and epoch of a group of the new kind that the event log knows."""
 
     @property
     def is_held(self) -> bool:
         """False from the moment on at which the partition is lost: the groups of a large partition are removed later, in steps."""
         return not self.is_removed and self.owner.is_owned
+
+    @property
+    def classic(self) -> Group | None:
+        """None: it is of the new kind."""
+        return self.group if isinstance(self.group, Group) else None
+
+    @property
+    def consumer(self) -> ConsumerGroup | None:
+        """The group, if it is of the new kind (KIP-848)."""
+        return self.group if isinstance(self.group, ConsumerGroup) else None
 
     def next_deadline(self) -> float | None:
         return self.group.next_deadline()

@@ -36,14 +36,18 @@ class GroupTransactions:
     # -- verification -------------------------------------------------------------------------------------------------
 
     def is_verified(self, owned: GroupsPartition, producer: TransactionalProducer) -> bool:
-        return self._verification.is_in_transaction(owned.tp, producer.producer_id, producer.producer_epoch)
+        return self._verification.is_in_transaction(
+            owned.tp, producer.producer_id, producer.producer_epoch, adds=producer.adds
+        )
 
     def verification(
         self, owned: GroupsPartition, producer: TransactionalProducer
     ) -> Coroutine[Any, Any, ErrorCode] | None:
         """The steps of a verification, to be awaited; None: nothing is to be verified. NONE means that commits are accepted from then
-        on; other errors are for the committer (COMMIT_ERRORS)."""
-        verification = self._verification.of_commit(owned.tp, producer.producer_id, producer.producer_epoch)
+        on; other errors are for the committer (COMMIT_ERRORS). For a producer that `adds`, the partition is added to its transaction."""
+        verification = self._verification.of_commit(
+            owned.tp, producer.producer_id, producer.producer_epoch, adds=producer.adds
+        )
         if verification is None or not verification.is_needed:
             return None
         return self._verify(verification, owned, producer.transactional_id)

@@ -95,6 +95,16 @@ class Group:
         return self._generations.state
 
     @property
+    def is_empty(self) -> bool:
+        """Whether it has no members. It may hold offsets."""
+        return self.state is GroupState.EMPTY
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the log has a record of the group itself: after its first generation."""
+        return self.generation > 0
+
+    @property
     def member_count(self) -> int:
         return len(self._members)
 
@@ -406,6 +416,13 @@ class Group:
         """Does what is due by now."""
         self._at.set(now_s, wall_ms)
         self._generations.advance()
+        return self._settled()
+
+    def rebalance(self, now_s: float, wall_ms: int) -> list[Effect]:
+        """All members must join again: the group was of the new kind, and its last member of that kind is gone (KIP-848)."""
+        self._at.set(now_s, wall_ms)
+        if self.state is GroupState.STABLE:
+            self._generations.start_rebalance(Cause.MEMBER_LEFT)
         return self._settled()
 
     def unload(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> list[Effect]:

@@ -13,6 +13,8 @@ from broker.groups.group.messages import JoinRequest, Protocol
 
 GROUP_ID_BYTES_MAX = 2**15 - 1
 """A record's key cannot hold a longer group id. Requests of flexible versions can contain longer ids."""
+KEY_TEXT_BYTES_MAX = 2**15 - 1
+"""The same of a member id or a regular expression, in groups of the new kind."""
 CLIENT_ID_MAX = 255
 """The first characters of a client id are kept, and become part of the member id. Kafka keeps the whole client id."""
 NAME_MAX = 249

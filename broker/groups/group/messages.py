@@ -14,6 +14,8 @@ from protocol.errors import ErrorCode
 
 NO_GENERATION = -1
 NO_MEMBER = ""
+CLASSIC, CONSUMER = "classic", "consumer"
+"""The types of groups, as ListGroups names them: the second is the new kind (KIP-848)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,11 +174,13 @@ class CommittedOffset(NamedTuple):
 
 
 class TransactionalProducer(NamedTuple):
-    """The producer in whose transaction offsets are committed."""
+    """The producer in whose transaction offsets are committed. `adds`: the commit adds the group's partition of `__consumer_offsets` to the
+    transaction (transaction version 2)."""
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
+    adds: bool = False
 
 
 FetchedOffset = CommittedOffset | ErrorCode | None
@@ -204,12 +208,14 @@ class GroupDescription:
     protocol_type: str = ""
     protocol_name: str = ""
     members: tuple[DescribedMember, ...] = ()
+    message: str = ""
+    """Why it is Dead."""
 
 
 class GroupListing(NamedTuple):
-    """A group as ListGroups shows it. `state` is Kafka's name; `group_type` is always the classic one here."""
+    """A group as ListGroups shows it. `state` is Kafka's name; `group_type`: CLASSIC or CONSUMER."""
 
     group_id: str
     protocol_type: str
     state: str
-    group_type: str = "classic"
+    group_type: str = CLASSIC

@@ -17,6 +17,9 @@ from typing import NamedTuple
 from broker.groups.group.messages import GroupMetadata
 from broker.groups.group.offsets import GroupOffsets
 from broker.groups.group.transactional_offsets import StoredOffset
+from broker.groups.offsets_topic import consumer_group_records
+from broker.groups.offsets_topic.consumer_group_image import ConsumerGroupImage
+from broker.groups.offsets_topic.consumer_group_records import ConsumerKey
 from broker.groups.offsets_topic.records import (
     GroupKey,
     OffsetKey,
@@ -29,6 +32,7 @@ from broker.groups.offsets_topic.records import (
 )
 from protocol.errors import ErrorCode
 from protocol.kafka.control_records import ABORT, COMMIT
+from protocol.kafka.framing import MalformedRequest
 from protocol.kafka.keyed_records import keyed_records, keyed_records_with_headers
 from protocol.kafka.record_batch import DECOMPRESSED_SIZE_MAX, BatchHeader, iter_batches, unpacked
 from protocol.types import Buffer, TopicPartition
@@ -38,6 +42,11 @@ RECORDS_PER_STEP = 50
 
 _MARKER = struct.Struct(">hh")
 _PARTITION = struct.Struct(">i")
+_VERSION = struct.Struct(">h")
+
+
+StoredMetadata = GroupMetadata | ConsumerGroupImage | None
+"""A classic group, or one of the new kind. None: only its offsets are stored."""
 
 
 class Slot(NamedTuple):
@@ -59,6 +68,7 @@ class OffsetsImage:
         self.skipped: Counter[str] = Counter()
         self.first_errors: dict[str, str] = {}
         self._metadata: dict[str, GroupMetadata] = {}
+        self._consumer_groups: dict[str, ConsumerGroupImage] = {}
         self._offsets: dict[str, GroupOffsets] = {}
         self._slots: dict[bytes, Slot] = {}
         self._topic_ids: dict[bytes, bytes | None] = {}
@@ -130,6 +140,8 @@ class OffsetsImage:
             decoded = decode_key(key)
             if isinstance(decoded, GroupKey):
                 self._take_group(decoded.group_id, value)
+            elif isinstance(decoded, ConsumerKey):
+                self._take_of_consumer_group(decoded, value)
             elif isinstance(decoded, OffsetKey):
                 assert key is not None
                 offsets = self._offsets.get(decoded.group_id)
@@ -151,6 +163,23 @@ class OffsetsImage:
             self._metadata[group_id] = decode_group_value(value)
         except (UnknownValueVersion, UnreadableRecord) as error:
             self._skip_value("groups", error)
+
+    def _take_of_consumer_group(self, key: ConsumerKey, value: bytes | None) -> None:
+        image = self._consumer_groups.get(key.group_id)
+        if image is None:
+            image = self._consumer_groups[key.group_id] = ConsumerGroupImage()
+        if value is None:
+            image.remove(key)
+            return
+        try:
+            (version,) = _VERSION.unpack_from(value)
+            if version != consumer_group_records.VALUE_VERSION:
+                raise UnknownValueVersion(version)
+            image.take(consumer_group_records.decode(key, value))
+        except UnknownValueVersion as error:
+            self._skip_value("records of consumer groups", error)
+        except (MalformedRequest, struct.error, ValueError) as error:
+            self._skip_value("records of consumer groups", UnreadableRecord(f"{key.kind.name}: {error}"))
 
     def _skip_value(self, what: str, error: UnknownValueVersion | UnreadableRecord) -> None:
         if isinstance(error, UnknownValueVersion):
@@ -193,12 +222,14 @@ class OffsetsImage:
 
     # -- giving out -----------------------------------------------------------------------------------------------
 
-    def groups(self) -> Iterator[tuple[str, GroupMetadata | None, GroupOffsets]]:
-        """Each group that has a record or offsets: its id, its record (None: only offsets), its offsets."""
+    def groups(self) -> Iterator[tuple[str, StoredMetadata, GroupOffsets]]:
+        """Each group that has a record or offsets: its id, its records (None: only offsets), its offsets."""
+        stored: dict[str, StoredMetadata] = {**self._metadata}
+        stored |= {group_id: image for group_id, image in self._consumer_groups.items() if image.is_there}
         for group_id, offsets in self._offsets.items():
             offsets.loaded()
-            metadata = self._metadata.pop(group_id, None)
+            metadata = stored.pop(group_id, None)
             if metadata is not None or not offsets.is_empty:
                 yield group_id, metadata, offsets
-        for group_id, metadata in self._metadata.items():
+        for group_id, metadata in stored.items():
             yield group_id, metadata, GroupOffsets()

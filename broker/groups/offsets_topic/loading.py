@@ -10,17 +10,16 @@ import logging
 from collections.abc import Callable
 
 from broker.coordination.loading import Replicas, TopicReader
-from broker.groups.group.messages import GroupMetadata
 from broker.groups.group.offsets import GroupOffsets
-from broker.groups.offsets_topic.image import OffsetsImage
+from broker.groups.offsets_topic.image import OffsetsImage, StoredMetadata
 from broker.process.clock import Clock
 from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-StoredGroup = tuple[str, GroupMetadata | None, GroupOffsets]
-"""Group id, the stored group (None: only its offsets are stored), its offsets."""
+StoredGroup = tuple[str, StoredMetadata, GroupOffsets]
+"""Group id, the stored group, its offsets."""
 
 
 class OffsetsReader:

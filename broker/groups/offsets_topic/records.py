@@ -2,6 +2,7 @@
 
     key    v0, v1   a committed offset   group, topic (strings), partition (int32); v1 is written
            v2       a group              group
+           others   a group of the new kind: `consumer_group_records`
     value  of a committed offset
            v0       offset (int64), metadata (string), commit timestamp (int64, ms)
            v1       as v0, then the timestamp when it expires; written when the commit has its own retention time
@@ -31,6 +32,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from broker.groups.group.messages import CommittedOffset, GroupMetadata, MemberMetadata
+from broker.groups.offsets_topic import consumer_group_records
+from broker.groups.offsets_topic.consumer_group_records import ConsumerKey
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import wire
 from protocol.kafka.framing import MalformedRequest, skip_tagged_fields
@@ -50,6 +53,7 @@ NO_TIMESTAMP = -1
 TOPIC_ID_HEADER = "topic.id"
 TOPIC_ID_BYTES = 16
 
+_KEY_VERSIONS = frozenset((0, OFFSET_KEY_VERSION, GROUP_KEY_VERSION)) | consumer_group_records.KEY_VERSIONS
 _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
@@ -108,14 +112,16 @@ def encode_group_key(group_id: str) -> bytes:
     return _SHORT.pack(GROUP_KEY_VERSION) + _string(group_id)
 
 
-def decode_key(key: bytes | None) -> OffsetKey | GroupKey | UnknownKey:
+def decode_key(key: bytes | None) -> OffsetKey | GroupKey | ConsumerKey | UnknownKey:
     """Raises UnreadableRecord."""
     if key is None or len(key) < _SHORT.size:
         return UnknownKey(-1)
     (version,) = _SHORT.unpack_from(key)
-    if version not in (0, OFFSET_KEY_VERSION, GROUP_KEY_VERSION):
+    if version not in _KEY_VERSIONS:
         return UnknownKey(version)
     try:
+        if version in consumer_group_records.KEY_VERSIONS:
+            return consumer_group_records.decode_key(key, version)
         group_id, at = wire.read_string(key, _SHORT.size, False)
         if version == GROUP_KEY_VERSION:
             _check_end(key, at)

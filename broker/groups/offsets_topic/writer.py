@@ -9,6 +9,7 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from broker.coordination.appending import Appended, Headers, Replicas, append_batch
 from broker.groups.group.messages import CommittedOffset, GroupMetadata, TransactionalProducer
@@ -26,10 +27,13 @@ from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-TOMBSTONES_BYTES_MAX = 256 * 1024
-"""Maximum bytes of keys in one batch of tombstones: well below any sensible max.message.bytes."""
+BATCH_BYTES_MAX = 256 * 1024
+"""Maximum bytes in a batch of several tombstones, or of changes of a consumer group: well below any sensible max.message.bytes."""
+REPLICATED_WITHIN_MS = 300_000
+"""How long changes of a consumer group may wait for their replication. Their answers wait shorter (`consumer_groups`)."""
 
 Stored = Callable[[ErrorCode], None]
+Record = TypeVar("Record")
 
 _UNAVAILABLE = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -125,22 +129,20 @@ class OffsetsWriter:
         offsets: Iterable[TopicPartition],
         respond: Appended,
         *,
-        with_group: bool = False,
+        group_keys: Iterable[bytes] = (),
     ) -> None:
-        """Appends tombstones for these offsets and, `with_group`, for the group: in one batch, or in several without a pause.
+        """Appends tombstones for these offsets and the records of the group itself: in one batch, or in several without a pause.
 
         `respond` is called after all batches. It gets the append's own error, of the first batch that failed, or NONE and the offset
         of the first batch (-1: there was nothing to remove). Commits below that offset are removed; commits above it are newer.
         """
         try:
-            keys = [encode_offset_key(group_id, tp) for tp in offsets]
-            if with_group:
-                keys.append(encode_group_key(group_id))
+            keys = [*(encode_offset_key(group_id, tp) for tp in offsets), *group_keys]
         except Exception:
             log.exception("the tombstones of group %.200s cannot be made", group_id)
             respond(ErrorCode.UNKNOWN_SERVER_ERROR, -1)
             return
-        batches = list(_batches(keys))
+        batches = list(_batches(keys, len))
         errors: list[ErrorCode] = []
         bases: list[int] = []
 
@@ -156,6 +158,44 @@ class OffsetsWriter:
         for batch in batches:
             self.append(partition, [(key, None) for key in batch], appended)
 
+    def store_changes(
+        self, partition: int, records: Sequence[tuple[bytes, bytes | None]], respond: Stored
+    ) -> ErrorCode:
+        """Appends what has changed in a consumer group of the new kind, in one batch or in several without a pause. Of records with the
+        same key the last one counts. Those that fill a batch each are the first: the log may refuse them, and then has no others.
+
+        NONE: all of it is in the log, and `respond` is called once, when it is below the high watermark or this broker does not lead the
+        partition any more: perhaps before this returns. Another error: nothing follows; REQUEST_TIMED_OUT: a part is in the log.
+        """
+        last = dict(records)
+        large = [record for record in last.items() if _size(record) > BATCH_BYTES_MAX]
+        small = (record for record in last.items() if _size(record) <= BATCH_BYTES_MAX) if large else last.items()
+        batches = [*([record] for record in large), *_batches(small, _size)]
+        waiting = len(batches)
+        refused = ErrorCode.NONE
+        is_asking = True
+
+        def appended(error: ErrorCode, _: int) -> None:
+            nonlocal waiting, refused
+            if is_asking and error is not ErrorCode.NONE:
+                refused = error
+                return
+            waiting -= 1
+            if error is not ErrorCode.NONE and waiting >= 0:
+                waiting = -1
+                respond(GROUP_ERRORS.get(error, error))
+            elif not waiting:
+                respond(ErrorCode.NONE)
+
+        for number, batch in enumerate(batches):
+            self.append(partition, batch, appended, timeout_ms=REPLICATED_WITHIN_MS)
+            if refused is not ErrorCode.NONE:
+                waiting = -1
+                log.error("%d records of a consumer group could not be stored: %s", len(records), refused.name)
+                return ErrorCode.REQUEST_TIMED_OUT if number else GROUP_ERRORS.get(refused, refused)
+        is_asking = False
+        return ErrorCode.NONE
+
     def append(
         self,
         partition: int,
@@ -163,6 +203,8 @@ class OffsetsWriter:
         respond: Appended,
         producer: TransactionalProducer | None = None,
         headers: Iterable[Headers] = itertools.repeat(()),
+        *,
+        timeout_ms: int | None = None,
     ) -> None:
         """Appends one batch of (key, value), with their headers; a value of None is a tombstone. Calls `respond` with the append's own
         error, now or later, exactly once. The batch of a transaction has its producer's id and epoch."""
@@ -173,21 +215,26 @@ class OffsetsWriter:
             records,
             respond,
             headers=headers,
-            timeout_ms=self._settings.commit_timeout_ms,
+            timeout_ms=self._settings.commit_timeout_ms if timeout_ms is None else timeout_ms,
             compression=self._settings.compression,
             producer_id=producer.producer_id if producer is not None else -1,
             producer_epoch=producer.producer_epoch if producer is not None else -1,
         )
 
 
-def _batches(keys: Sequence[bytes]) -> Iterator[list[bytes]]:
-    batch: list[bytes] = []
+def _size(record: tuple[bytes, bytes | None]) -> int:
+    return len(record[0]) + len(record[1] or b"")
+
+
+def _batches(records: Iterable[Record], size_of: Callable[[Record], int]) -> Iterator[list[Record]]:
+    batch: list[Record] = []
     size = 0
-    for key in keys:
-        if batch and size + len(key) > TOMBSTONES_BYTES_MAX:
+    for record in records:
+        record_size = size_of(record)
+        if batch and size + record_size > BATCH_BYTES_MAX:
             yield batch
             batch, size = [], 0
-        batch.append(key)
-        size += len(key)
+        batch.append(record)
+        size += record_size
     if batch:
         yield batch

@@ -283,6 +283,7 @@ class Verifier:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, int, int]] = []
+        self.added: list[int] = []
         self._answers: list[asyncio.Future[ErrorCode]] = []
 
     async def verify(
@@ -292,6 +293,12 @@ class Verifier:
         self.asked.append((transactional_id, producer_id, producer_epoch))
         self._answers.append(asyncio.get_running_loop().create_future())
         return {OFFSETS: await self._answers[-1]}
+
+    async def add(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        self.added.append(producer_epoch)
+        return await self.verify(transactional_id, producer_id, producer_epoch, partitions)
 
     def answer(self, error: ErrorCode) -> None:
         self._answers.pop(0).set_result(error)
@@ -324,7 +331,7 @@ async def test_the_first_commit_of_a_transaction_is_verified(served: GroupCluste
     served.mark(1, A, is_commit=True)
     assert served.commit(1, 10, producer=A) == [ErrorCode.INVALID_TXN_STATE]
     assert await verified(served, A) is not None
-    assert verifier.asked == [A, newer, A]
+    assert verifier.asked == [producer[:3] for producer in (A, newer, A)]
 
 
 @pytest.mark.parametrize(
@@ -363,3 +370,25 @@ async def test_a_verification_does_not_count_after_a_marker_or_a_move(pair: Grou
     again = await verified(pair, A)
     assert (again is None) == is_lost, "only the commit is refused where the group is not"
     assert len(verifier.asked) == (1 if is_lost else 2)
+
+
+async def test_a_commit_adds_its_partition_to_the_transaction(served: GroupCluster) -> None:
+    """TXN-6: TxnOffsetCommit v5, whether or not transactions are verified."""
+    verifier = Verifier()
+    verification = served.nodes[1].manager.appends.verification
+    verification.verifier, verification.is_enabled = verifier, False
+    producer = A._replace(adds=True)
+    assert await verified(served, A) is None
+    assert served.commit(1, 9, producer=producer) == [ErrorCode.INVALID_TXN_STATE], "it is not added"
+    for answer, error in (
+        (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.CONCURRENT_TRANSACTIONS),
+        (ErrorCode.NETWORK_EXCEPTION, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+        (ErrorCode.NONE, ErrorCode.NONE),
+    ):
+        task = await verified(served, producer)
+        assert task is not None
+        verifier.answer(answer)
+        assert await task is error
+    assert verifier.added == [0, 0, 0]
+    assert served.commit(1, 9, producer=producer) == [ErrorCode.NONE]
+    assert await verified(served, producer) is None

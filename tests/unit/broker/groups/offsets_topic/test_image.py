@@ -117,7 +117,7 @@ def test_keys_of_version_0_name_the_same_offsets() -> None:
 
 
 STRANGE: list[tuple[Record, str]] = [
-    ((b"\x00\x05of a later group coordinator", b"\x00\x00?"), "keys of version 5"),
+    ((b"\x00\x0fof a later group coordinator", b"\x00\x00?"), "keys of version 15"),
     ((b"\x7f\xff", None), "keys of version 32767"),
     ((None, b"value"), "records without a key"),
     ((b"\x01", b"value"), "records without a key"),

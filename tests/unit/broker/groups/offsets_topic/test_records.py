@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from broker.groups.group.messages import CommittedOffset, GroupMetadata, MemberMetadata
 from broker.groups.offsets_topic import records
+from broker.groups.offsets_topic.consumer_group_records import ConsumerKey, ConsumerKeyKind
 from broker.groups.offsets_topic.records import (
     GroupKey,
     OffsetKey,
@@ -71,7 +72,10 @@ def integer(number: int) -> bytes:
         (short(1) + string("g") + string("t") + integer(7), OffsetKey("g", "t", 7)),
         (short(2) + string("g"), GroupKey("g")),
         (short(2) + string(""), GroupKey("")),
-        (short(3) + string("of KIP-848"), UnknownKey(3)),
+        (short(3) + string("g"), ConsumerKey(ConsumerKeyKind.GROUP, "g")),
+        (short(5) + string("g") + string("m"), ConsumerKey(ConsumerKeyKind.MEMBER, "g", "m")),
+        (short(16) + string("g") + string("o.*"), ConsumerKey(ConsumerKeyKind.REGEX, "g", "o.*")),
+        (short(15) + string("of a later Kafka"), UnknownKey(15)),
         (short(-5) + b"anything", UnknownKey(-5)),
         (b"\x00", UnknownKey(-1)),
         (b"", UnknownKey(-1)),

@@ -138,7 +138,7 @@ UNSTORABLE = CommittedOffset(5, 1, "", 1000, 2**63)
         lambda writer, respond: writer.commit(0, "g", {T0: UNSTORABLE}, respond),
         lambda writer, respond: writer.store_group(0, "g", GROUP, lambda error: respond(error, -1)),
         lambda writer, respond: writer.store_group(0, "g", replace(GROUP, generation=2**31), lambda e: respond(e, -1)),
-        lambda writer, respond: writer.remove(0, "g", [T0, T1], respond, with_group=True),
+        lambda writer, respond: writer.remove(0, "g", [T0, T1], respond, group_keys=[encode_group_key("g")]),
         lambda writer, respond: writer.remove(0, "g", [TopicPartition("t", 2**31)], respond),
     ],
     ids=["commit", "unstorable-commit", "group", "unstorable-group", "removal", "unstorable-removal"],
@@ -216,7 +216,7 @@ def test_errors_of_appends(error: str, to_group: str, to_committer: str) -> None
 
 
 async def test_tombstones(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offsets_writer, "TOMBSTONES_BYTES_MAX", 45)
+    monkeypatch.setattr(offsets_writer, "BATCH_BYTES_MAX", 45)
     await lead(cluster)
     writer = writer_of(cluster)
     answers: list[tuple[ErrorCode, int]] = []
@@ -228,7 +228,9 @@ async def test_tombstones(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> 
     await cluster.replicate(2, rounds=2)
     assert answers == [(ErrorCode.NONE, 6)]
     assert await load(reader_of(cluster)) == {"g": (GROUP, {tp: at(1) for tp in partitions[3:]})}
-    writer.remove(TP.partition, "g", partitions[3:], lambda *answer: answers.append(answer), with_group=True)
+    writer.remove(
+        TP.partition, "g", partitions[3:], lambda *answer: answers.append(answer), group_keys=[encode_group_key("g")]
+    )
     writer.remove(TP.partition, "g", [], lambda *answer: answers.append(answer))
     assert answers[1:] == [(ErrorCode.NONE, -1)], "nothing to write is written at once"
     await cluster.replicate(2, rounds=2)
