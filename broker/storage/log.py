@@ -207,7 +207,7 @@ class Log:
         markers: dict[int, Marker] | None = None
         if header.producer_id >= 0:
             if not is_of_client:
-                markers = self._check_coordinated(records, header)
+                markers = self._check_coordinated(records, header, origin)
             elif (known := self.producers.check(header)) is not None:
                 self._check_usable()
                 return AppendInfo(*known, self.log_start_offset, known.timestamp, 0)
@@ -226,7 +226,7 @@ class Log:
             # The record bytes go from the network buffer to the file: only the first 16 bytes are new.
             head = ASSIGNED.pack(first_offset, header.batch_length, leader_epoch)
             parts = (head, memoryview(records)[ASSIGNED.size :])
-        self._write(parts, (header,), size, markers)
+        self._write(parts, (header,), size, markers, is_epoch_raised=origin is AppendOrigin.RAISED_EPOCH)
         if leader_epoch > self.leader_epochs.latest_epoch():
             self.leader_epochs.assign(leader_epoch, first_offset)
         return AppendInfo(
@@ -274,7 +274,9 @@ class Log:
                 self.leader_epochs.assign(leader_epoch, first_offset)
         return offsets
 
-    def _check_coordinated(self, records: Buffer, header: BatchHeader) -> dict[int, Marker] | None:
+    def _check_coordinated(
+        self, records: Buffer, header: BatchHeader, origin: AppendOrigin
+    ) -> dict[int, Marker] | None:
         """The checks of a coordinator's batch. Returns its marker as the argument of `_write`. Raises KafkaError."""
         if not header.is_control:
             self.producers.state.check_coordinated(header, None)
@@ -282,7 +284,7 @@ class Log:
         marker = parse_marker(records)
         if marker is None:
             raise KafkaError(ErrorCode.INVALID_RECORD, "a control batch without the marker of a transaction")
-        self.producers.state.check_coordinated(header, marker)
+        self.producers.state.check_coordinated(header, marker, is_epoch_raised=origin is AppendOrigin.RAISED_EPOCH)
         return {0: marker}
 
     def append_as_follower(self, records: memoryview) -> AppendInfo:
@@ -318,14 +320,16 @@ class Log:
         headers: Sequence[BatchHeader],
         size: int,
         markers: Mapping[int, Marker] | None = None,
+        *,
+        is_epoch_raised: bool = False,
     ) -> None:
-        """`markers`: those in the control batches, by the index of the header; None if there is no control batch."""
+        """`markers`, `is_epoch_raised`: as of `LogProducers.note`."""
         if markers is not None:
             self._check_usable()
             self._segments[-1].load_aborted()  # what may fail comes before the write
         segment = self._segment_for(headers[-1].last_offset, headers[-1].max_timestamp, size)
         segment.append(parts, headers)
-        for ended in self.producers.note(headers, markers):
+        for ended in self.producers.note(headers, markers, is_epoch_raised=is_epoch_raised):
             if not ended.is_commit and segment.note_aborted(AbortedTransaction(*ended[:4])):
                 self._has_aborted = True
                 self._names_are_synced = False

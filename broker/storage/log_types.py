@@ -55,6 +55,9 @@ class AppendOrigin(Enum):
 
     CLIENT = "a producer: its epoch and sequence are checked, and that its transaction is ongoing"
     COORDINATOR = "a coordinator of this broker or of another: markers, and offsets within a transaction; only its epoch is checked"
+    RAISED_EPOCH = (
+        "the transaction coordinator: a marker in the epoch after that of its transaction (transaction version 2)"
+    )
     REPLICATION = "the leader, or this log itself when it is read again: nothing is checked"
 
 

@@ -3,9 +3,9 @@
     request -> `Transaction` (pure) -> change -> record in `__transaction_state` -> when replicated: `Transaction`, answer
                                                   PrepareCommit, PrepareAbort -> markers -> CompleteCommit, CompleteAbort
 
-Everything runs on the loop. Only `init_producer_id` awaits: a block of producer ids from ZooKeeper. An id is held until its partition is
-lost or it expires. If an append or a marker ends later, its callback finds `is_held` false and does nothing: the next coordinator
-continues from the log.
+Everything runs on the loop. `init_producer_id` and `end_and_raise` may await a block of producer ids from ZooKeeper. An id is held until
+its partition is lost or it expires. If an append or a marker ends later, its callback finds `is_held` false and does nothing: the next
+coordinator continues from the log.
 
 Requests get NOT_COORDINATOR while the lease is suspect (this process stood still), or while this broker is cut off from ZooKeeper and
 its followers: another broker may coordinate the ids by now.
@@ -14,9 +14,9 @@ its followers: another broker may coordinate the ids by now.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from broker.cluster.lease import LeadershipLease
 from broker.cluster.metadata_cache import MetadataCache
@@ -33,15 +33,22 @@ from broker.settings.config import BrokerConfig
 from broker.transactions.held_transactions import (
     ID_BYTES,
     PARTITION_BYTES,
+    Addition,
     HeldTransaction,
     HeldTransactions,
-    NextTransaction,
     TransactionsPartition,
 )
 from broker.transactions.markers import AssignedPartitions, MarkerSender
 from broker.transactions.peers import PeerRequests
-from broker.transactions.records import TRANSACTIONAL_ID_BYTES_MAX, TransactionsImage, encode_key, encode_value
-from broker.transactions.states import PREPARED, Cause, TransactionState
+from broker.transactions.records import (
+    FLEXIBLE_VALUE,
+    PLAIN_VALUE,
+    TRANSACTIONAL_ID_BYTES_MAX,
+    TransactionsImage,
+    encode_key,
+    encode_value,
+)
+from broker.transactions.states import PREPARED, Cause, TransactionState, TransactionVersion
 from broker.transactions.transaction import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -61,10 +68,12 @@ log = logging.getLogger(__name__)
 COMPLETE_AGAIN_S = 0.5
 """Wait before CompleteCommit or CompleteAbort is recorded again, after a failure."""
 NEXT_WAIT_S = 0.2
-"""How long AddPartitionsToTxn waits until the previous transaction is complete. Usually that takes a few milliseconds. A producer that
-gets CONCURRENT_TRANSACTIONS asks again after 20 ms."""
+"""How long AddPartitionsToTxn of a producer waits until the previous transaction is complete. Usually that takes a few milliseconds. A
+producer that gets CONCURRENT_TRANSACTIONS asks again after 20 ms."""
+NEXT_WAIT_OF_BROKERS_S = 0.025
+"""The same for a broker, whose request also has the partitions of other producers. It asks again, too (`verification`)."""
 NEXT_PARTITIONS_MAX = 100
-"""Partitions of a request that waits. It is kept in memory meanwhile."""
+"""Partitions of the requests of an id that wait. They are kept in memory meanwhile."""
 
 ERRORS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -90,8 +99,8 @@ class ProducerIdSource(Protocol):
         ...
 
 
-class InitializedProducer(NamedTuple):
-    """The answer to InitProducerId."""
+class ProducerAnswer(NamedTuple):
+    """The answer to InitProducerId and EndTxn: as whom the producer goes on."""
 
     error: ErrorCode
     producer: ProducerIdAndEpoch = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
@@ -143,7 +152,9 @@ class TransactionCoordinator:
         producer_ids: ProducerIdSource,
         peers: PeerRequests,
         assigned_partitions: AssignedPartitions,
+        version: Callable[[], TransactionVersion] = lambda: TransactionVersion.TV_0,
     ) -> None:
+        """`version` is the finalized feature `transaction.version` of the broker's present level."""
         self._config = config
         self._clock = clock
         self._timers = timers
@@ -174,6 +185,7 @@ class TransactionCoordinator:
             self._loading.start,
             self._partition_lost,
         )
+        self._version = version
         self._markers = MarkerSender(metadata, peers, timers, assigned_partitions, self._all_marked)
         self._timeout_timer: TimerHandle | None = None
         self._expiry_timer: TimerHandle | None = None
@@ -234,7 +246,7 @@ class TransactionCoordinator:
         transactional_id: str,
         timeout_ms: int,
         expected: ProducerIdAndEpoch | None,
-        respond: Callable[[InitializedProducer], None],
+        respond: Callable[[ProducerAnswer], None],
     ) -> None:
         """`respond` is called when the producer's epoch is replicated; not before this returns only if no new id is needed.
 
@@ -242,13 +254,13 @@ class TransactionCoordinator:
         first aborted if need be; the producer asks again.
         """
         if transactional_id and not 0 < timeout_ms <= self._config.transaction_max_timeout_ms:
-            respond(InitializedProducer(ErrorCode.INVALID_TRANSACTION_TIMEOUT))
+            respond(ProducerAnswer(ErrorCode.INVALID_TRANSACTION_TIMEOUT))
             return
         new_id = None
         while True:
             error = self.check(transactional_id)
             if error is not ErrorCode.NONE:
-                respond(InitializedProducer(error))
+                respond(ProducerAnswer(error))
                 return
             try:
                 self._init_producer_id(transactional_id, timeout_ms, expected, new_id, respond)
@@ -258,7 +270,7 @@ class TransactionCoordinator:
             try:
                 new_id = await self._producer_ids.next_id()
             except KafkaError as failure:
-                respond(InitializedProducer(failure.code))
+                respond(ProducerAnswer(failure.code))
                 return
 
     def _init_producer_id(
@@ -267,14 +279,14 @@ class TransactionCoordinator:
         timeout_ms: int,
         expected: ProducerIdAndEpoch | None,
         new_id: int | None,
-        respond: Callable[[InitializedProducer], None],
+        respond: Callable[[ProducerAnswer], None],
     ) -> None:
         """Raises NeedsProducerId."""
         held = self._held.get(transactional_id)
         now_ms = self._clock.wall_ms()
         if held is None:
             if not self._memory.has_room_for(ID_BYTES):
-                respond(InitializedProducer(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+                respond(ProducerAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE))
                 return
             if new_id is None:
                 raise NeedsProducerId
@@ -282,19 +294,19 @@ class TransactionCoordinator:
             assert owned is not None
             held = HeldTransaction(transactional_id, owned, Transaction.new(new_id, timeout_ms, now_ms))
             self._held.add(held)
-        change = held.transaction.init_producer_id(timeout_ms, expected, new_id, now_ms)
+        change = held.transaction.init_producer_id(timeout_ms, expected, new_id, now_ms, self._version())
         if isinstance(change, ErrorCode):
-            respond(InitializedProducer(change))
+            respond(ProducerAnswer(change))
             return
         producer = change.metadata.producer
 
         def recorded(error: ErrorCode) -> None:
             if change.cause is Cause.FENCED:
-                respond(InitializedProducer(error or ErrorCode.CONCURRENT_TRANSACTIONS))
+                respond(ProducerAnswer(error or ErrorCode.CONCURRENT_TRANSACTIONS))
             elif error is ErrorCode.NONE:
-                respond(InitializedProducer(error, producer))
+                respond(ProducerAnswer(error, producer))
             else:
-                respond(InitializedProducer(error))
+                respond(ProducerAnswer(error))
 
         self._record(held, change, recorded)
 
@@ -304,35 +316,33 @@ class TransactionCoordinator:
         producer: ProducerIdAndEpoch,
         partitions: Collection[TopicPartition],
         respond: Respond,
+        version: TransactionVersion = TransactionVersion.TV_0,
     ) -> None:
         """`respond` is called when the partitions are recorded. The caller has checked that they exist.
 
         If the previous transaction is not complete yet, the request waits for that, and after NEXT_WAIT_S gets CONCURRENT_TRANSACTIONS.
-        One request of an id waits; further ones, and those with more than NEXT_PARTITIONS_MAX partitions, get it at once.
+        In transaction version 2, in which several brokers add partitions, it also waits until those of another request are recorded.
+        The waiting requests of an id have at most NEXT_PARTITIONS_MAX partitions; those beyond get it at once.
         """
         held = self._find(transactional_id, respond)
-        if held is None:
-            return
-        change = held.transaction.add_partitions(producer, partitions, self._clock.wall_ms())
-        if (
-            change is ErrorCode.CONCURRENT_TRANSACTIONS
-            and held.transaction.state in PREPARED
-            and held.next is None
-            and len(partitions) <= NEXT_PARTITIONS_MAX
-        ):
-            held.next = NextTransaction(
-                producer,
-                partitions,
-                respond,
-                self._timers.call_later(NEXT_WAIT_S, _refuse_next, held, change),
-            )
+        if held is not None:
+            self._add_partitions(held, Addition(producer, partitions, version, respond))
+
+    def _add_partitions(self, held: HeldTransaction, addition: Addition) -> None:
+        transaction = held.transaction
+        change = transaction.add_partitions(
+            addition.producer, addition.partitions, self._clock.wall_ms(), addition.version
+        )
+        if change is ErrorCode.CONCURRENT_TRANSACTIONS and _may_wait(held, addition):
+            wait_s = NEXT_WAIT_OF_BROKERS_S if addition.version.raises_epoch else NEXT_WAIT_S
+            held.wait(addition, self._timers.call_later(wait_s, _refuse, held, addition))
             return
         if not isinstance(change, ErrorCode):
-            added = len(change.metadata.partitions) - len(held.transaction.current.partitions)
+            added = len(change.metadata.partitions) - len(transaction.current.partitions)
             if not self._memory.has_room_for(added * PARTITION_BYTES):
-                held.transaction.failed(change)
+                transaction.failed(change)
                 change = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        self._record_or_refuse(held, change, respond)
+        self._record_or_refuse(held, change, addition.respond)
 
     def verify(
         self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]
@@ -345,10 +355,67 @@ class TransactionCoordinator:
         return held.transaction.verify(producer, tuple(partitions))
 
     def end(self, transactional_id: str, producer: ProducerIdAndEpoch, is_commit: bool, respond: Respond) -> None:
-        """`respond` is called when the decision is replicated. The markers are written afterwards, as in Kafka."""
+        """EndTxn before v5. `respond` is called when the decision is replicated. The markers are written afterwards, as in Kafka."""
         held = self._find(transactional_id, respond)
         if held is not None:
             self._record_or_refuse(held, held.transaction.end(producer, is_commit, self._clock.wall_ms()), respond)
+
+    def end_and_raise(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        is_commit: bool,
+        respond: Callable[[ProducerAnswer], None],
+    ) -> Coroutine[Any, Any, None] | None:
+        """EndTxn since v5, as `end`. The answer names the producer of the next transaction.
+
+        Returns what remains to be awaited, if the producer's epochs are exhausted, so that it needs another id.
+        """
+        try:
+            self._end_and_raise(transactional_id, producer, is_commit, None, respond)
+        except NeedsProducerId:
+            return self._end_with_new_id(transactional_id, producer, is_commit, respond)
+        return None
+
+    async def _end_with_new_id(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        is_commit: bool,
+        respond: Callable[[ProducerAnswer], None],
+    ) -> None:
+        try:
+            new_id = await self._producer_ids.next_id()
+        except KafkaError as failure:
+            respond(ProducerAnswer(failure.code))
+            return
+        self._end_and_raise(transactional_id, producer, is_commit, new_id, respond)
+
+    def _end_and_raise(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        is_commit: bool,
+        new_id: int | None,
+        respond: Callable[[ProducerAnswer], None],
+    ) -> None:
+        """Raises NeedsProducerId."""
+        held = self._find(transactional_id, lambda error: respond(ProducerAnswer(error)))
+        if held is None:
+            return
+        change = held.transaction.end_and_raise(producer, is_commit, new_id, self._clock.wall_ms())
+        if isinstance(change, ErrorCode):
+            current = held.transaction.current
+            respond(ProducerAnswer(change, current.producer) if change is ErrorCode.NONE else ProducerAnswer(change))
+            return
+        goes_on_as = change.metadata.next_producer
+        self._record(
+            held,
+            change,
+            lambda error: respond(
+                ProducerAnswer(error, goes_on_as) if error is ErrorCode.NONE else ProducerAnswer(error)
+            ),
+        )
 
     def _find(self, transactional_id: str, refuse: Respond) -> HeldTransaction | None:
         error = self.check(transactional_id)
@@ -401,9 +468,9 @@ class TransactionCoordinator:
         try:
             is_tombstone = metadata.state is TransactionState.DEAD
             key = encode_key(held.transactional_id)
-            records = [(key, None if is_tombstone else encode_value(metadata))]
+            records = [(key, None if is_tombstone else encode_value(metadata, self._value_version(metadata)))]
             if following is not None:
-                records.append((key, encode_value(following.metadata)))
+                records.append((key, encode_value(following.metadata, self._value_version(following.metadata))))
         except Exception:
             log.exception("transactional id %.200s: %s cannot be recorded", held.transactional_id, metadata.state.value)
             self._recorded(held, change, ErrorCode.UNKNOWN_SERVER_ERROR, respond)
@@ -416,6 +483,11 @@ class TransactionCoordinator:
             lambda error, _: self._recorded(held, change, ERRORS.get(error, error), respond),
             timeout_ms=metadata.timeout_ms,
         )
+
+    def _value_version(self, metadata: TransactionMetadata) -> int:
+        """That of the level. The level may have been set back since a transaction was begun: what only version 1 can say is not lost."""
+        is_flexible = self._version() >= TransactionVersion.TV_1 or metadata.next_producer_id != NO_PRODUCER_ID
+        return FLEXIBLE_VALUE if is_flexible else PLAIN_VALUE
 
     def _recorded(self, held: HeldTransaction, change: Change, error: ErrorCode, respond: Respond) -> None:
         if not held.is_held:
@@ -434,10 +506,14 @@ class TransactionCoordinator:
             if transaction.current.producer_epoch == NO_PRODUCER_EPOCH:
                 self._held.remove(held)  # It was never recorded, and nobody knows its producer id.
             respond(error)
+            if change.cause is Cause.PARTITIONS_ADDED:
+                self._add_waiting(held)
             return
         transaction.recorded(change)
         self._held.count(held)
         respond(error)
+        if change.cause is Cause.PARTITIONS_ADDED:
+            self._add_waiting(held)
         if transaction.state in PREPARED:
             self._events.decided(held, change)
             self._send_markers(held)
@@ -445,6 +521,14 @@ class TransactionCoordinator:
             self._events.completed(held, change)
         elif change.cause is Cause.EXPIRED:
             self._held.remove(held)
+
+    def _add_waiting(self, held: HeldTransaction) -> None:
+        """Nothing is pending: the requests that wait are carried out. One may begin a change, for which the others wait again."""
+        for addition in held.take_waiting():
+            if held.is_held:
+                self._add_partitions(held, addition)
+            else:
+                addition.respond(ErrorCode.NOT_COORDINATOR)
 
     # -- the end of a transaction -------------------------------------------------------------------------------------
 
@@ -462,23 +546,31 @@ class TransactionCoordinator:
             return
         now_ms = self._clock.wall_ms()
         completion = transaction.complete(now_ms)
-        begins, start = held.take_next(), None
-        if begins is not None and self._memory.has_room_for(len(begins.partitions) * PARTITION_BYTES):
-            start = transaction.next_after(completion, begins.producer, begins.partitions, now_ms)
+        waiting, start, begins = held.take_waiting(), None, None
+        for addition in waiting:
+            if start is None and self._memory.has_room_for(len(addition.partitions) * PARTITION_BYTES):
+                start = transaction.next_after(
+                    completion, addition.producer, addition.partitions, now_ms, addition.version
+                )
+                begins = addition if start is not None else None
 
         def recorded(error: ErrorCode) -> None:
             if error is not ErrorCode.NONE:
                 if held.is_held:
                     self._timers.call_later(COMPLETE_AGAIN_S, self._all_marked, held)
-                if begins is not None:
-                    begins.respond(error)
+                for addition in waiting:
+                    addition.respond(error)
                 return
-            if start is not None:
+            if start is not None and begins is not None:
                 transaction.recorded(start)
                 self._held.count(held)
-            for waiting in (begins, held.take_next()):  # The second has come while the batch was being replicated.
-                if waiting is not None:
-                    self.add_partitions(held.transactional_id, waiting.producer, waiting.partitions, waiting.respond)
+                begins.respond(error)
+            for addition in (
+                *waiting,
+                *held.take_waiting(),
+            ):  # The latter have come while the batch was being replicated.
+                if addition is not begins:
+                    self._add_partitions(held, addition)
 
         self._record(held, completion, recorded, start)
 
@@ -495,7 +587,7 @@ class TransactionCoordinator:
     def _time_out(self, held: HeldTransaction) -> None:
         if not held.is_held or not held.owner.is_loaded or not self._owned.may_act_for(held.owner):
             return
-        change = held.transaction.time_out(self._clock.wall_ms())
+        change = held.transaction.time_out(self._clock.wall_ms(), self._version())
         if change is not None:
             log.info(
                 "transactional id %.200s: aborted, it took longer than %d ms",
@@ -571,7 +663,8 @@ class TransactionCoordinator:
 
     def _give_up(self, held: HeldTransaction) -> None:
         self._held.remove(held)
-        _refuse_next(held, ErrorCode.NOT_COORDINATOR)
+        for addition in held.take_waiting():
+            addition.respond(ErrorCode.NOT_COORDINATOR)
 
 
 def _is_dying(held: HeldTransaction) -> bool:
@@ -579,10 +672,20 @@ def _is_dying(held: HeldTransaction) -> bool:
     return pending is not None and pending.metadata.state is TransactionState.DEAD
 
 
-def _refuse_next(held: HeldTransaction, error: ErrorCode) -> None:
-    waiting = held.take_next()
-    if waiting is not None:
-        waiting.respond(error)
+def _may_wait(held: HeldTransaction, addition: Addition) -> bool:
+    """Whether what the addition waits for takes a moment only, and few wait already."""
+    transaction = held.transaction
+    is_adding = transaction.pending is not None and transaction.pending.cause is Cause.PARTITIONS_ADDED
+    if transaction.state not in PREPARED and not (is_adding and addition.version.raises_epoch):
+        return False
+    count = sum(len(waiting.partitions) for waiting in held.waiting)
+    return count + len(addition.partitions) <= NEXT_PARTITIONS_MAX
+
+
+def _refuse(held: HeldTransaction, addition: Addition) -> None:
+    """It has waited long enough."""
+    if held.wait_no_more(addition):
+        addition.respond(ErrorCode.CONCURRENT_TRANSACTIONS)
 
 
 def _quiet(error: ErrorCode) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from sys import getsizeof
-from typing import NamedTuple
 
 from broker.coordination.ownership import OwnedPartition
 from broker.purgatory import TimerHandle
+from broker.transactions.states import TransactionVersion
 from broker.transactions.transaction import ProducerIdAndEpoch, Transaction
 from protocol.errors import ErrorCode
 from protocol.types import TopicPartition
@@ -28,19 +29,20 @@ class TransactionsPartition(OwnedPartition):
         self.transactions: dict[str, HeldTransaction] = {}
 
 
-class NextTransaction(NamedTuple):
-    """AddPartitionsToTxn of the id's next transaction, which waits until the current one is complete. `timer` ends the wait."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Addition:
+    """Partitions to add to a transaction of the id, by a producer of that transaction version."""
 
     producer: ProducerIdAndEpoch
     partitions: Collection[TopicPartition]
+    version: TransactionVersion
     respond: Callable[[ErrorCode], None]
-    timer: TimerHandle
 
 
 class HeldTransaction:
     """A transactional id. When the partition is lost or the id removed, `is_held` becomes false: nothing may act for it then."""
 
-    __slots__ = ("counted_bytes", "ended_at", "is_removed", "next", "owner", "transaction", "transactional_id")
+    __slots__ = ("_waiting", "counted_bytes", "ended_at", "is_removed", "owner", "transaction", "transactional_id")
 
     def __init__(self, transactional_id: str, owner: TransactionsPartition, transaction: Transaction) -> None:
         self.transactional_id = transactional_id
@@ -50,19 +52,46 @@ class HeldTransaction:
         self.counted_bytes = 0
         self.ended_at = 0.0
         """When the markers were first sent, in seconds of the monotonic clock."""
-        self.next: NextTransaction | None = None
+        self._waiting: dict[Addition, TimerHandle] = {}
+        """With the timer that ends the wait."""
 
     @property
     def is_held(self) -> bool:
         """False from the moment on at which the partition is lost: the ids of a large partition are removed later, in steps."""
         return not self.is_removed and self.owner.is_owned
 
-    def take_next(self) -> NextTransaction | None:
-        """The waiting request, whose wait ends."""
-        found, self.next = self.next, None
-        if found is not None:
-            found.timer.cancel()
-        return found
+    @property
+    def waiting(self) -> Collection[Addition]:
+        """Those that wait until a change is recorded, or the current transaction is complete."""
+        return self._waiting.keys()
+
+    def wait(self, addition: Addition, timer: TimerHandle) -> None:
+        self._waiting[addition] = timer
+
+    def wait_no_more(self, addition: Addition) -> bool:
+        """False: it was taken before."""
+        return self._waiting.pop(addition, None) is not None
+
+    def take_waiting(self) -> list[Addition]:
+        """All that wait. Their waits end. Those of one producer become one, which answers all of them."""
+        merged: dict[tuple[ProducerIdAndEpoch, TransactionVersion], list[Addition]] = {}
+        for addition, timer in self._waiting.items():
+            timer.cancel()
+            merged.setdefault((addition.producer, addition.version), []).append(addition)
+        self._waiting.clear()
+        return [_together(additions) for additions in merged.values()]
+
+
+def _together(additions: Sequence[Addition]) -> Addition:
+    if len(additions) == 1:
+        return additions[0]
+
+    def respond(error: ErrorCode) -> None:
+        for addition in additions:
+            addition.respond(error)
+
+    every = frozenset(tp for addition in additions for tp in addition.partitions)
+    return Addition(additions[0].producer, every, additions[0].version, respond)
 
 
 class HeldTransactions:

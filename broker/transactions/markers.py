@@ -13,6 +13,9 @@ that epoch answers TRANSACTION_COORDINATOR_FENCED to the earlier coordinator, wh
 INVALID_PRODUCER_EPOCH means that the partition has a later epoch of the producer. That is given out only after the transaction has ended,
 so the marker is there.
 
+A marker of transaction version 2 has the raised epoch, which is also that of the producer's next transaction. The request says so (v2,
+KIP-1228): if such a marker comes late, the partition refuses to end the next transaction with it.
+
 A partition that is gone gets no marker: its topic does not exist, is to be deleted, or was made again with fewer partitions. ZooKeeper
 says so (`assigned_partitions`). The metadata alone is no proof: that of a broker that has just started may not be complete.
 If the topic was made again with such a partition, the marker is written to the new log, as in Kafka, whose transactions know topics
@@ -31,7 +34,7 @@ from broker.cluster.metadata_cache import MetadataCache
 from broker.purgatory import TimerHandle, Timers
 from broker.transactions.held_transactions import HeldTransaction
 from broker.transactions.peers import BrokerQueues, PeerRequests, PeerUnavailable
-from broker.transactions.states import PREPARED, TransactionState
+from broker.transactions.states import PREPARED, TransactionState, TransactionVersion
 from broker.transactions.transaction import ProducerIdAndEpoch
 from protocol.errors import ErrorCode, error_name
 from protocol.kafka.api_keys import ApiKey
@@ -40,6 +43,8 @@ from protocol.types import NO_LEADER, TopicPartition
 log = logging.getLogger(__name__)
 
 VERSION = 1
+EPOCH_RAISED_VERSION = 2
+"""Of requests with a marker of transaction version 2. It is sent only then: brokers of earlier versions of ottla do not know it."""
 PARTITIONS_AT_ONCE = 1_000
 """Partitions in one request. Its answer is read in one turn of the loop."""
 RETRY_S = 0.2
@@ -63,6 +68,7 @@ class Markers(NamedTuple):
     held: HeldTransaction
     producer: ProducerIdAndEpoch
     is_commit: bool
+    version: TransactionVersion
     partitions: frozenset[TopicPartition]
 
     @property
@@ -116,7 +122,8 @@ class MarkerSender:
         is_commit = transaction.state is TransactionState.PREPARE_COMMIT
         producer = transaction.current.producer
         if transaction.unmarked:
-            self._route(Markers(held, producer, is_commit, frozenset(transaction.unmarked)))
+            version = transaction.current.client_version
+            self._route(Markers(held, producer, is_commit, version, frozenset(transaction.unmarked)))
         else:
             self._all_marked(held)
 
@@ -205,9 +212,13 @@ class MarkerSender:
                 count += len(markers.partitions)
         if not batch:
             return
+        is_epoch_raised = any(markers.version.raises_epoch for markers in batch)
         try:
             answer = await self._peers.ask(
-                broker_id, ApiKey.WRITE_TXN_MARKERS, VERSION, {"markers": [_row(markers) for markers in batch]}
+                broker_id,
+                ApiKey.WRITE_TXN_MARKERS,
+                EPOCH_RAISED_VERSION if is_epoch_raised else VERSION,
+                {"markers": [_row(markers) for markers in batch]},
             )
             errors = _errors_of(answer)
         except PeerUnavailable as error:
@@ -270,6 +281,7 @@ def _row(markers: Markers) -> dict[str, Any]:
         "transaction_result": markers.is_commit,
         "topics": [{"name": name, "partition_indexes": numbers} for name, numbers in topics.items()],
         "coordinator_epoch": markers.held.owner.leader_epoch,
+        "transaction_version": int(markers.version),
     }
 
 

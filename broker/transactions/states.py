@@ -16,12 +16,21 @@ recorded.
 concurrent: CONCURRENT_TRANSACTIONS, which clients retry; invalid: INVALID_TXN_STATE. While a record is being written, each request is
 concurrent. A transaction that takes longer than its time-out is aborted, and its producer is fenced by the next epoch. An id that is
 not used expires in the states without a transaction.
+
+In transaction version 2 (KIP-890, EndTxn v5) each end raises the epoch, so a repetition of EndTxn is known by the epoch before. An abort
+in the current epoch is accepted without a transaction, too: it only raises the epoch.
+
+| state          | commit   | its repetition | abort        | its repetition |
+|----------------|----------|----------------|--------------|----------------|
+| Empty          | invalid  | fenced         | PrepareAbort | fenced         |
+| CompleteCommit | invalid  | accepted       | PrepareAbort | invalid        |
+| CompleteAbort  | invalid  | invalid        | PrepareAbort | accepted       |
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
+from enum import Enum, IntEnum
 from types import MappingProxyType
 
 
@@ -41,6 +50,21 @@ class TransactionState(Enum):
     """The id has expired: its tombstone is being written. Never recorded."""
     PREPARE_EPOCH_FENCE = "PrepareEpochFence"
     """A name that clients may filter by. Kafka has the state in memory only; here, the fence and PrepareAbort are one transition."""
+
+
+class TransactionVersion(IntEnum):
+    """How a client and the coordinator speak of transactions (Kafka's `TransactionVersion`, the feature `transaction.version`)."""
+
+    TV_0 = 0
+    """Clients before KIP-890, and all requests of versions before EndTxn v5, Produce v12 and TxnOffsetCommit v5."""
+    TV_1 = 1
+    """As TV_0, and records of `__transaction_state` are of version 1."""
+    TV_2 = 2
+    """Each end of a transaction raises the producer's epoch, and partitions are added when they are written to."""
+
+    @property
+    def raises_epoch(self) -> bool:
+        return self >= TransactionVersion.TV_2
 
 
 class Cause(Enum):
@@ -64,6 +88,7 @@ TRANSITIONS: Mapping[tuple[TransactionState, Cause], TransactionState] = Mapping
     {
         (_EMPTY, Cause.INITIALIZED): _EMPTY,
         (_EMPTY, Cause.PARTITIONS_ADDED): _ONGOING,
+        (_EMPTY, Cause.ABORTED): _PREPARE_ABORT,
         (_EMPTY, Cause.EXPIRED): _DEAD,
         #
         (_ONGOING, Cause.PARTITIONS_ADDED): _ONGOING,
@@ -77,16 +102,19 @@ TRANSITIONS: Mapping[tuple[TransactionState, Cause], TransactionState] = Mapping
         #
         (_COMPLETE_COMMIT, Cause.INITIALIZED): _EMPTY,
         (_COMPLETE_COMMIT, Cause.PARTITIONS_ADDED): _ONGOING,
+        (_COMPLETE_COMMIT, Cause.ABORTED): _PREPARE_ABORT,
         (_COMPLETE_COMMIT, Cause.EXPIRED): _DEAD,
         #
         (_COMPLETE_ABORT, Cause.INITIALIZED): _EMPTY,
         (_COMPLETE_ABORT, Cause.PARTITIONS_ADDED): _ONGOING,
+        (_COMPLETE_ABORT, Cause.ABORTED): _PREPARE_ABORT,
         (_COMPLETE_ABORT, Cause.EXPIRED): _DEAD,
     }
 )
 
 PREPARED = frozenset((_PREPARE_COMMIT, _PREPARE_ABORT))
 """The states in which markers are being written."""
+COMPLETED = frozenset((_COMPLETE_COMMIT, _COMPLETE_ABORT))
 
 
 class IllegalTransition(AssertionError):

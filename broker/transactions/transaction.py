@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Set
 from typing import NamedTuple
 
-from broker.transactions.states import PREPARED, Cause, TransactionState, next_state
+from broker.transactions.states import COMPLETED, PREPARED, Cause, TransactionState, TransactionVersion, next_state
 from protocol.errors import ErrorCode
 from protocol.types import TopicPartition
 
@@ -37,9 +37,12 @@ class ProducerIdAndEpoch(NamedTuple):
 
 
 class TransactionMetadata(NamedTuple):
-    """The state of a transactional id. The log has all fields except `last_producer_id` and `last_producer_epoch`: those of the
-    producer before the last InitProducerId, by which a repetition of that request is recognized (KIP-360). -1: unknown.
+    """The state of a transactional id. -1: unknown, or none.
 
+    `last_producer_epoch`: that of the producer before the last request that raised it, by which a repetition of InitProducerId is
+    recognized (KIP-360). The log does not have it. `previous_producer_id`: before the last change, of whatever kind.
+    `next_producer_id`: what the producer gets, with epoch 0, when the transaction is complete, because its epochs are exhausted.
+    These two ids, and `client_version`, are only in records of version 1.
     `start_ms` is when the first partition was added, -1 before the first transaction.
     """
 
@@ -50,12 +53,21 @@ class TransactionMetadata(NamedTuple):
     partitions: frozenset[TopicPartition] = NO_PARTITIONS
     updated_ms: int = NO_TIME
     start_ms: int = NO_TIME
-    last_producer_id: int = NO_PRODUCER_ID
+    previous_producer_id: int = NO_PRODUCER_ID
     last_producer_epoch: int = NO_PRODUCER_EPOCH
+    next_producer_id: int = NO_PRODUCER_ID
+    client_version: TransactionVersion = TransactionVersion.TV_0
 
     @property
     def producer(self) -> ProducerIdAndEpoch:
         return ProducerIdAndEpoch(self.producer_id, self.producer_epoch)
+
+    @property
+    def next_producer(self) -> ProducerIdAndEpoch:
+        """Whose the next transaction is, if nobody else takes over."""
+        if self.next_producer_id != NO_PRODUCER_ID:
+            return ProducerIdAndEpoch(self.next_producer_id, 0)
+        return self.producer
 
 
 class Change(NamedTuple):
@@ -101,12 +113,18 @@ class Transaction:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def init_producer_id(
-        self, timeout_ms: int, expected: ProducerIdAndEpoch | None, new_id: int | None, now_ms: int
+        self,
+        timeout_ms: int,
+        expected: ProducerIdAndEpoch | None,
+        new_id: int | None,
+        now_ms: int,
+        version: TransactionVersion = TransactionVersion.TV_0,
     ) -> Change | ErrorCode:
         """InitProducerId. `expected` is what the producer believes to have (KIP-360). Raises NeedsProducerId if `new_id` is None and the
         epochs are exhausted.
 
         An ongoing transaction is aborted first, in the next epoch: the change is a fence, and its producer must ask again.
+        `version` is the cluster's, and that of the fence.
         """
         if self.is_busy:
             return ErrorCode.CONCURRENT_TRANSACTIONS
@@ -114,11 +132,11 @@ class Transaction:
         if expected is not None and not self._may_be(expected):
             return ErrorCode.PRODUCER_FENCED
         if current.state is TransactionState.ONGOING:
-            return self._fence(Cause.FENCED, now_ms)
-        if current.producer.is_exhausted and (expected is None or expected.epoch == current.producer_epoch):
+            return self._fence(Cause.FENCED, now_ms, version)
+        if current.producer.is_exhausted and (expected is None or self._is_last(expected.epoch)):
             if new_id is None:
                 raise NeedsProducerId
-            last_epoch = NO_PRODUCER_EPOCH if expected is None else current.producer_epoch
+            last_epoch = NO_PRODUCER_EPOCH if expected is None else expected.epoch
             return self._initialize(new_id, 0, last_epoch, timeout_ms, now_ms)
         epoch, last_epoch = current.producer_epoch + 1, NO_PRODUCER_EPOCH
         if expected is not None:
@@ -132,9 +150,19 @@ class Transaction:
         return self._initialize(current.producer_id, epoch, last_epoch, timeout_ms, now_ms)
 
     def add_partitions(
-        self, producer: ProducerIdAndEpoch, partitions: Collection[TopicPartition], now_ms: int
+        self,
+        producer: ProducerIdAndEpoch,
+        partitions: Collection[TopicPartition],
+        now_ms: int,
+        version: TransactionVersion = TransactionVersion.TV_0,
     ) -> Change | ErrorCode:
-        """AddPartitionsToTxn, AddOffsetsToTxn. NONE: all partitions are in the transaction already. INVALID_REQUEST: too many."""
+        """AddPartitionsToTxn, AddOffsetsToTxn. NONE: all partitions are in the transaction already. INVALID_REQUEST: too many.
+
+        In transaction version 2 the producer may be the next one, which it is only when the last transaction is complete. So a pending
+        change comes before a wrong producer.
+        """
+        if self.is_busy and version.raises_epoch:
+            return ErrorCode.CONCURRENT_TRANSACTIONS
         error = self._check_producer(producer)
         if error is not ErrorCode.NONE:
             return error
@@ -151,6 +179,7 @@ class Transaction:
             partitions=every,
             start_ms=current.start_ms if is_ongoing else now_ms,
             updated_ms=now_ms,
+            client_version=version,
         )
 
     def verify(
@@ -167,24 +196,63 @@ class Transaction:
         return {tp: ErrorCode.NONE if tp in added else ErrorCode.TRANSACTION_ABORTABLE for tp in partitions}
 
     def end(self, producer: ProducerIdAndEpoch, is_commit: bool, now_ms: int) -> Change | ErrorCode:
-        """EndTxn. NONE: the transaction has ended in this way already."""
+        """EndTxn before v5. NONE: the transaction has ended in this way already."""
         error = self._check_producer(producer)
         if error is not ErrorCode.NONE:
             return error
         if self.is_busy:
             return ErrorCode.CONCURRENT_TRANSACTIONS
         if self.state is TransactionState.ONGOING:
-            return self._begin(Cause.COMMITTED if is_commit else Cause.ABORTED, updated_ms=now_ms)
-        ended = TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT
-        return ErrorCode.NONE if self.state is ended else ErrorCode.INVALID_TXN_STATE
+            return self._begin(
+                Cause.COMMITTED if is_commit else Cause.ABORTED,
+                updated_ms=now_ms,
+                client_version=TransactionVersion.TV_0,
+            )
+        return ErrorCode.NONE if self._has_ended(is_commit) else ErrorCode.INVALID_TXN_STATE
+
+    def end_and_raise(
+        self, producer: ProducerIdAndEpoch, is_commit: bool, new_id: int | None, now_ms: int
+    ) -> Change | ErrorCode:
+        """EndTxn since v5, in transaction version 2: the producer goes on as `next_producer` of the change.
+
+        NONE: a repetition of the request that ended the transaction in this way; the producer goes on as the current one. Raises
+        NeedsProducerId if `new_id` is None and the epochs are exhausted. A pending change comes before a wrong producer, as in
+        `add_partitions`.
+        """
+        if self.is_busy:
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        current = self.current
+        if self.state in COMPLETED and self._has_gone_on(producer):
+            if current.producer_epoch == EPOCH_MAX:
+                return (
+                    ErrorCode.PRODUCER_FENCED
+                )  # the epoch that is there to fence: the producer must ask for another id
+            return ErrorCode.NONE if self._has_ended(is_commit) else ErrorCode.INVALID_TXN_STATE
+        error = self._check_producer(producer)
+        if error is not ErrorCode.NONE:
+            return error
+        is_ongoing = self.state is TransactionState.ONGOING
+        if is_commit and not is_ongoing:
+            return ErrorCode.INVALID_TXN_STATE
+        if current.producer.is_exhausted and new_id is None:
+            raise NeedsProducerId
+        return self._begin(
+            Cause.COMMITTED if is_commit else Cause.ABORTED,
+            producer_epoch=min(current.producer_epoch + 1, EPOCH_MAX),
+            last_producer_epoch=current.producer_epoch,
+            next_producer_id=new_id if current.producer.is_exhausted else NO_PRODUCER_ID,
+            start_ms=current.start_ms if is_ongoing else now_ms,
+            updated_ms=now_ms,
+            client_version=TransactionVersion.TV_2,
+        )
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
-    def time_out(self, now_ms: int) -> Change | None:
-        """Aborts a transaction that is older than its time-out, and fences its producer."""
+    def time_out(self, now_ms: int, version: TransactionVersion = TransactionVersion.TV_0) -> Change | None:
+        """Aborts a transaction that is older than its time-out, and fences its producer. `version` is the cluster's."""
         current = self.current
         is_late = current.state is TransactionState.ONGOING and current.start_ms + current.timeout_ms < now_ms
-        return self._fence(Cause.TIMED_OUT, now_ms) if is_late and not self.is_busy else None
+        return self._fence(Cause.TIMED_OUT, now_ms, version) if is_late and not self.is_busy else None
 
     def expire(self, now_ms: int, expiration_ms: int) -> Change | None:
         """A change to Dead, whose record is a tombstone, if the id was not used for so long."""
@@ -200,14 +268,27 @@ class Transaction:
         self.unmarked.difference_update(partitions)
 
     def complete(self, now_ms: int) -> Change:
-        """All markers are written."""
-        return self._begin(Cause.MARKED, partitions=NO_PARTITIONS, updated_ms=now_ms)
+        """All markers are written. If the producer's epochs are exhausted, its next id takes the place of the id."""
+        producer_id, epoch = self.current.next_producer
+        return self._begin(
+            Cause.MARKED,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            next_producer_id=NO_PRODUCER_ID,
+            partitions=NO_PARTITIONS,
+            updated_ms=now_ms,
+        )
 
     def next_after(
-        self, completion: Change, producer: ProducerIdAndEpoch, partitions: Collection[TopicPartition], now_ms: int
+        self,
+        completion: Change,
+        producer: ProducerIdAndEpoch,
+        partitions: Collection[TopicPartition],
+        now_ms: int,
+        version: TransactionVersion = TransactionVersion.TV_0,
     ) -> Change | None:
         """The start of the next transaction, if it is recorded together with the completion of this one. None: it is refused."""
-        change = Transaction(completion.metadata).add_partitions(producer, partitions, now_ms)
+        change = Transaction(completion.metadata).add_partitions(producer, partitions, now_ms, version)
         return change if isinstance(change, Change) else None
 
     # -- records ------------------------------------------------------------------------------------------------------
@@ -241,7 +322,35 @@ class Transaction:
         return (
             current.producer_epoch == NO_PRODUCER_EPOCH
             or expected.producer_id == current.producer_id
-            or (expected.producer_id == current.last_producer_id and expected.is_exhausted)
+            or (expected.producer_id == current.previous_producer_id and expected.is_exhausted)
+        )
+
+    def _is_last(self, epoch: int) -> bool:
+        """Whether a producer with this epoch, of the current id, is the last one. None has the epoch that is there to fence: its
+        transaction was aborted by the coordinator."""
+        current = self.current
+        return epoch == current.producer_epoch or (
+            current.producer_epoch == EPOCH_MAX and epoch == current.last_producer_epoch
+        )
+
+    def _has_ended(self, is_commit: bool) -> bool:
+        return self.state is (TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT)
+
+    def _has_gone_on(self, producer: ProducerIdAndEpoch) -> bool:
+        """Whether the current producer is what this one has become at the end of its transaction, in transaction version 2.
+
+        If the last transaction was of an earlier version, it was that of another producer, which got its epoch from InitProducerId. (Kafka
+        4.1 does not look, and tells a fenced producer how that transaction ended.)
+        """
+        current = self.current
+        if not current.client_version.raises_epoch:
+            return False
+        if producer.producer_id == current.producer_id and producer.epoch + 1 == current.producer_epoch:
+            return True
+        return (
+            current.producer_epoch == 0
+            and producer.producer_id == current.previous_producer_id
+            and producer.epoch == EPOCH_MAX - 1
         )
 
     def _check_producer(self, producer: ProducerIdAndEpoch) -> ErrorCode:
@@ -258,19 +367,33 @@ class Transaction:
             partitions=NO_PARTITIONS,
             start_ms=NO_TIME,
             updated_ms=now_ms,
-            last_producer_id=self.current.producer_id,
             last_producer_epoch=last_epoch,
         )
 
-    def _fence(self, cause: Cause, now_ms: int) -> Change:
-        """Aborts the transaction in the next epoch, which no producer gets: the next InitProducerId raises it again."""
-        epoch = self.current.producer_epoch + (not self._has_failed_fence)
+    def _fence(self, cause: Cause, now_ms: int, version: TransactionVersion) -> Change:
+        """Aborts the transaction in the next epoch. Whoever calls InitProducerId without an epoch gets a later one.
+
+        In transaction version 2 the end raises the epoch anyway, so it does not count twice. The producer whose transaction is aborted may
+        go on in the new epoch: it repeats EndTxn, or asks with its last epoch.
+        """
+        raised = not self._has_failed_fence
+        epoch = self.current.producer_epoch
         return self._begin(
-            cause, producer_epoch=min(epoch, EPOCH_MAX), last_producer_epoch=NO_PRODUCER_EPOCH, updated_ms=now_ms
+            cause,
+            producer_epoch=min(epoch + raised, EPOCH_MAX),
+            last_producer_epoch=epoch if version.raises_epoch and raised else NO_PRODUCER_EPOCH,
+            next_producer_id=NO_PRODUCER_ID,
+            updated_ms=now_ms,
+            client_version=version if version.raises_epoch else TransactionVersion.TV_0,
         )
 
     def _begin(self, cause: Cause, **fields: object) -> Change:
         assert self.pending is None
-        metadata = self.current._replace(state=next_state(self.state, cause), **fields)  # type: ignore[arg-type]
+        current = self.current
+        metadata = current._replace(
+            state=next_state(self.state, cause),
+            previous_producer_id=current.producer_id,
+            **fields,  # type: ignore[arg-type]
+        )
         self.pending = Change(cause, metadata)
         return self.pending

@@ -3,8 +3,10 @@
 The leader of a partition asks before it appends the first batch of a transaction. Otherwise a batch that arrives late, after the
 transaction has ended, would begin a transaction that nobody ends, and stop every read_committed consumer of the partition.
 
-If this broker is the coordinator, it asks itself. Otherwise it sends AddPartitionsToTxn with verify_only; questions that arrive while a
-request is in flight go with the next one.
+For a producer of transaction version 2, which adds no partitions itself, the partition is added by the same request (`add`).
+
+If this broker is the coordinator, it asks itself. Otherwise it sends AddPartitionsToTxn, with verify_only unless it adds; questions that
+arrive while a request is in flight go with the next one.
 """
 
 from __future__ import annotations
@@ -12,11 +14,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from broker.cluster.metadata_cache import MetadataCache
 from broker.transactions.peers import BrokerQueues, PeerRequests, PeerUnavailable
+from broker.transactions.states import TransactionVersion
 from broker.transactions.transaction import ProducerIdAndEpoch
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
@@ -28,6 +31,11 @@ log = logging.getLogger(__name__)
 VERSION = 5
 """The first version whose errors include TRANSACTION_ABORTABLE."""
 QUESTIONS_AT_ONCE = 200
+ADD_AGAIN_S = 0.02
+ADD_ATTEMPTS = 4
+"""Partitions are added again after these errors, for about as long as by Kafka's `add.partitions.to.txn.retry.backoff.ms` and `.max.ms`."""
+ADDED_AGAIN_AFTER = frozenset((ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+"""The last transaction is not complete; the coordinator has not heard yet of a new partition."""
 
 Answers = dict[TopicPartition, ErrorCode]
 
@@ -41,11 +49,21 @@ class LocalCoordinator(Protocol):
         self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]
     ) -> Answers: ...
 
+    def add_partitions(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        partitions: Collection[TopicPartition],
+        respond: Callable[[ErrorCode], None],
+        version: TransactionVersion,
+    ) -> None: ...
+
 
 class _Question(NamedTuple):
     transactional_id: str
     producer: ProducerIdAndEpoch
     partitions: tuple[TopicPartition, ...]
+    adds: bool
     answer: asyncio.Future[Answers]
 
     def row(self) -> dict[str, Any]:
@@ -56,11 +74,11 @@ class _Question(NamedTuple):
             "transactional_id": self.transactional_id,
             "producer_id": self.producer.producer_id,
             "producer_epoch": self.producer.epoch,
-            "verify_only": True,
+            "verify_only": not self.adds,
             "topics": [{"name": name, "partitions": numbers} for name, numbers in topics.items()],
         }
 
-    def refuse(self, error: ErrorCode) -> None:
+    def settle_all(self, error: ErrorCode) -> None:
         self.settle(dict.fromkeys(self.partitions, error))
 
     def settle(self, answers: Mapping[TopicPartition, ErrorCode]) -> None:
@@ -94,17 +112,45 @@ class CoordinatorVerifier:
         INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING: the producer is fenced, or unknown.
         """
         producer = ProducerIdAndEpoch(producer_id, producer_epoch)
+        return await self._ask(transactional_id, producer, partitions, adds=False)
+
+    async def add(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """As `verify`; NONE: the partition is in the transaction now. It never answers TRANSACTION_ABORTABLE."""
+        producer = ProducerIdAndEpoch(producer_id, producer_epoch)
+        for _ in range(ADD_ATTEMPTS - 1):
+            answers = await self._ask(transactional_id, producer, partitions, adds=True)
+            if self._is_closed or ADDED_AGAIN_AFTER.isdisjoint(answers.values()):
+                return answers
+            await asyncio.sleep(ADD_AGAIN_S)
+        return await self._ask(transactional_id, producer, partitions, adds=True)
+
+    async def _ask(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        partitions: Sequence[TopicPartition],
+        *,
+        adds: bool,
+    ) -> Mapping[TopicPartition, ErrorCode]:
         tp = TopicPartition(TRANSACTION_STATE_TOPIC, self._coordinator.partition_of(transactional_id))
         state = self._metadata.partition(tp)
         if self._is_closed or state is None or self._metadata.broker(state.leader) is None:
             return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        if state.leader == self._own_id:
+        if state.leader == self._own_id and not adds:
             answers = self._coordinator.verify(transactional_id, producer, partitions)
             return {tp: _for_producer(error) for tp, error in answers.items()}
         answer: asyncio.Future[Answers] = asyncio.get_running_loop().create_future()
-        question = _Question(transactional_id, producer, tuple(partitions), answer)
+        question = _Question(transactional_id, producer, tuple(partitions), adds, answer)
         self._asked.add(question)
-        self._queues.add(state.leader, question)
+        if state.leader == self._own_id:
+            version = TransactionVersion.TV_2
+            self._coordinator.add_partitions(
+                transactional_id, producer, question.partitions, question.settle_all, version
+            )
+        else:
+            self._queues.add(state.leader, question)
         try:
             return await answer
         finally:
@@ -116,7 +162,7 @@ class CoordinatorVerifier:
         await self._queues.close()
         self._peers.close()
         for question in list(self._asked):
-            question.refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            question.settle_all(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     async def _send(self, broker_id: int, queue: deque[_Question]) -> None:
         """A request names each transactional id once: a further question about an id waits for the next request."""
@@ -164,7 +210,7 @@ class CoordinatorVerifier:
 def _refuse_all(batch: Mapping[str, _Question], error: ErrorCode) -> None:
     """Those that are not answered yet."""
     for question in batch.values():
-        question.refuse(error)
+        question.settle_all(error)
 
 
 def _for_producer(error: ErrorCode) -> ErrorCode:

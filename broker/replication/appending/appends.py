@@ -127,10 +127,13 @@ class Appends:
         timeout_ms: int,
         entries: Sequence[tuple[TopicPartition, memoryview]],
         respond: ProduceResponder,
+        *,
+        adds: bool = False,
     ) -> Coroutine[Any, Any, None] | None:
-        """Like `append_in_slices`, for the batches of a transactional producer, which are verified first."""
+        """Like `append_in_slices`, for the batches of a transactional producer, which are verified first. `adds`: their partitions are
+        added to its transaction."""
         try:
-            verification = self.verification.of_batches(entries)
+            verification = self.verification.of_batches(entries, adds=adds)
         except KafkaError as error:
             respond([self._refusal(tp, error.code, error.message) for tp, _ in entries])
             return None
@@ -307,8 +310,8 @@ class _Request:
             if appends._is_suspect():
                 raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             partition = appends._hosted.find(tp)
-            if self._verification is not None and transactional_header(records) is not None:
-                self._verification.check(tp)
+            if self._verification is not None and (header := transactional_header(records)) is not None:
+                self._verification.check(tp, header)
             info = partition.append_as_leader(
                 records, acks=self._acks, allowance=self._allowance, accepted=accepted, origin=self._origin
             )

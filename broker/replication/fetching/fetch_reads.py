@@ -17,9 +17,10 @@ from broker.replication.partition import Partition, Role
 from broker.settings.config import INT_MAX
 from broker.storage.log import Log, WouldBlock
 from protocol.errors import ErrorCode, KafkaError
-from protocol.kafka.fetch_codec import READ_COMMITTED, FetchPartitionData, FetchRequestPartition, TopicKey
+from protocol.kafka.fetch_codec import READ_COMMITTED, FetchPartitionData, FetchRequestPartition
 from protocol.kafka.framing import Part
 from protocol.kafka.single_fetch import READ_REPLICA_SINCE, SingleFetch
+from protocol.kafka.wire import TopicKey
 from protocol.types import NO_EPOCH, Buffer, TopicPartition
 
 ERRORS_WITH_A_HINT: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)

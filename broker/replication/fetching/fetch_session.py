@@ -35,7 +35,8 @@ from broker.replication.fetching.fetch_reads import FetchEntry, PartitionRead
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.replica_state import FollowerState, Heartbeat
 from protocol.errors import ErrorCode
-from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition, TopicKey
+from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
+from protocol.kafka.wire import TopicKey
 from protocol.types import TopicPartition
 
 NO_SESSION_ID: Final = 0

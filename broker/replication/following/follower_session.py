@@ -16,7 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition, TopicKey
+from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
+from protocol.kafka.wire import TopicKey
 from protocol.types import TopicPartition
 
 NO_SESSION = 0

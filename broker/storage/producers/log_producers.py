@@ -140,16 +140,25 @@ class LogProducers:
         """`ProducerState.check`: None when a client's batch may be appended, else its duplicate. Raises KafkaError."""
         return self.state.check(header)
 
+    def knows(self, producer_id: int) -> bool:
+        """Whether the log has a batch or a marker of the producer, and it was not forgotten."""
+        return producer_id in self.state.producers
+
     def is_in_transaction(self, producer_id: int, epoch: int) -> bool:
         """Whether the producer's next transactional batch belongs to a transaction that its coordinator will end."""
         return self.state.is_ongoing(producer_id, epoch) or self.verified.epochs.get(producer_id) == epoch
 
     def note(
-        self, headers: Sequence[BatchHeader], markers: Mapping[int, Marker] | None = None
+        self,
+        headers: Sequence[BatchHeader],
+        markers: Mapping[int, Marker] | None = None,
+        *,
+        is_epoch_raised: bool = False,
     ) -> Sequence[EndedTransaction]:
         """Updates the state: these batches are in the log. Returns the transactions that they end.
 
-        `markers`: those in the control batches, by the batch's index in `headers`; None if there is no control batch.
+        `markers`: those in the control batches, by the batch's index in `headers`; None if there is no control batch. `is_epoch_raised`:
+        there is only a marker, in the epoch after that of its transaction.
         """
         append = self.state.append
         ended: Sequence[EndedTransaction] = ()
@@ -160,7 +169,7 @@ class LogProducers:
             ends = (append(header, header[0], markers.get(at)) for at, header in enumerate(headers))
             ended = [end for end in ends if end is not None]
         if self.verified.guards or self.verified.epochs:
-            self.verified.note(headers)
+            self.verified.note(headers, is_epoch_raised=is_epoch_raised)
         self._noted(len(headers))
         return ended
 

@@ -245,15 +245,23 @@ class ProducerState:
         last = entry.batches[-1][0]
         return last >= 0 and last + 1 == sequence
 
-    def check_coordinated(self, header: BatchHeader, marker: Marker | None) -> None:
+    def check_coordinated(self, header: BatchHeader, marker: Marker | None, *, is_epoch_raised: bool = False) -> None:
         """Refuses a coordinator's batch of an earlier epoch of its producer, and a marker of an earlier coordinator. Changes nothing.
+
+        `is_epoch_raised`: the marker has the epoch after that of its transaction. If the open transaction has that epoch already, the
+        marker comes late, and was written before. Without an open transaction, it is written twice. (TXN-6, KAFKA-19446, KAFKA-19999.)
 
         Kafka's ProducerAppendInfo.checkProducerEpoch and checkCoordinatorEpoch. Raises KafkaError.
         """
         entry = self.producers.get(header.producer_id)
         if entry is None:
             return
-        if header.producer_epoch < entry.epoch:
+        is_late = (
+            is_epoch_raised
+            and header.producer_epoch == entry.epoch
+            and entry.transaction_first_offset != NO_TRANSACTION
+        )
+        if header.producer_epoch < entry.epoch or is_late:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
                 f"producer {header.producer_id}: epoch {header.producer_epoch}, the log has epoch {entry.epoch}",

@@ -5,6 +5,9 @@ otherwise a batch that arrives late, after the marker, would begin a transaction
 log changes. If a marker or another batch of the transaction comes meanwhile, the answer may be about an earlier transaction. Each
 question therefore has a *guard*, which such a batch makes void. A transaction whose question had a valid guard until the answer is
 *verified* until its first batch, from which on the log itself says that it is ongoing, or until its marker.
+
+In transaction version 2 the marker of a transaction has the epoch of the producer's next transaction, about which may be asked before the
+marker is here. So a marker with a raised epoch is only about transactions of earlier epochs.
 """
 
 from __future__ import annotations
@@ -15,9 +18,12 @@ from protocol.kafka.record_batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHea
 
 
 class VerificationGuard:
-    """Made before the coordinator is asked."""
+    """Made before the coordinator is asked about the producer's transaction in this epoch."""
 
-    __slots__ = ()
+    __slots__ = ("epoch",)
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
 
 
 class VerifiedTransactions:
@@ -32,27 +38,38 @@ class VerifiedTransactions:
         self.guards: dict[int, set[VerificationGuard]] = {}
         self.epochs: dict[int, int] = {}
 
-    def begin(self, producer_id: int) -> VerificationGuard:
+    def begin(self, producer_id: int, epoch: int) -> VerificationGuard:
         """A guard that is valid until a transactional batch or a marker of the producer is in the log."""
-        guard = VerificationGuard()
+        guard = VerificationGuard(epoch)
         self.guards.setdefault(producer_id, set()).add(guard)
         return guard
 
-    def end(self, producer_id: int, guard: VerificationGuard, epoch: int | None) -> None:
-        """The coordinator has answered. `epoch`: the partition is in the producer's transaction in this epoch. None: it is not, or
-        there is no answer."""
+    def end(self, producer_id: int, guard: VerificationGuard, *, is_verified: bool) -> None:
+        """The coordinator has answered. `is_verified`: the partition is in the producer's transaction in the guard's epoch."""
         guards = self.guards.get(producer_id)
         if guards is None or guard not in guards:
             return
         guards.discard(guard)
         if not guards:
             del self.guards[producer_id]
-        if epoch is not None:
-            self.epochs[producer_id] = epoch
+        if is_verified:
+            self.epochs[producer_id] = guard.epoch
 
-    def note(self, headers: Sequence[BatchHeader]) -> None:
-        """These batches are in the log."""
+    def note(self, headers: Sequence[BatchHeader], *, is_epoch_raised: bool = False) -> None:
+        """These batches are in the log. `is_epoch_raised`: it is a marker in the epoch after that of its transaction."""
         for header in headers:
-            if header.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT):
-                self.guards.pop(header.producer_id, None)
-                self.epochs.pop(header.producer_id, None)
+            if not header.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT):
+                continue
+            producer_id = header.producer_id
+            if is_epoch_raised:
+                self._drop_before(producer_id, header.producer_epoch)
+            else:
+                self.guards.pop(producer_id, None)
+                self.epochs.pop(producer_id, None)
+
+    def _drop_before(self, producer_id: int, epoch: int) -> None:
+        valid = {guard for guard in self.guards.pop(producer_id, ()) if guard.epoch >= epoch}
+        if valid:
+            self.guards[producer_id] = valid
+        if self.epochs.get(producer_id, epoch) < epoch:
+            del self.epochs[producer_id]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
+from broker.storage.log_types import AppendOrigin
 from protocol.errors import ErrorCode
 from protocol.kafka.fetch_codec import READ_COMMITTED, FetchPartitionData
 from protocol.kafka.produce_codec import ProducePartitionResult
@@ -106,6 +107,7 @@ class Coordinator:
         self.code = code
         self.meanwhile = meanwhile
         self.asked: list[tuple[str, int, int, list[TopicPartition]]] = []
+        self.added: list[int] = []
 
     async def verify(
         self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Sequence[TopicPartition]
@@ -114,6 +116,12 @@ class Coordinator:
         await asyncio.sleep(0)
         self.meanwhile()
         return dict.fromkeys(partitions, self.code)
+
+    async def add(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        self.added.append(producer_epoch)
+        return await self.verify(transactional_id, producer_id, producer_epoch, partitions)
 
 
 async def produce(
@@ -124,8 +132,9 @@ async def produce(
     epoch: int = 0,
     attributes: int = TRANSACTIONAL_BIT,
     at_once: bool = False,
+    adds: bool = False,
 ) -> ProducePartitionResult:
-    """A Produce request of a transactional producer, with acks=1. `at_once`: no coroutine is needed."""
+    """A Produce request of a transactional producer, with acks=1. `at_once`: no coroutine is needed. `adds`: as of v12."""
     batch = build_batch(
         [(b"k", b"v", (), 1000)],
         producer_id=producer_id,
@@ -135,7 +144,7 @@ async def produce(
     )
     answer: list[ProducePartitionResult] = []
     appends = cluster.nodes[1].manager.appends
-    rest = appends.append_transactional("mine", 1, 1000, [(TP, memoryview(batch))], answer.extend)
+    rest = appends.append_transactional("mine", 1, 1000, [(TP, memoryview(batch))], answer.extend, adds=adds)
     assert not (at_once and rest is not None)
     if rest is not None:
         working = asyncio.create_task(rest)
@@ -243,3 +252,79 @@ async def test_a_log_that_was_emptied_knows_no_verified_transaction(cluster: Clu
     cluster.nodes[1].log().truncate_fully_and_start_at(10)
     coordinator.code = ErrorCode.INVALID_TXN_STATE
     assert (await produce(cluster, 0)).error == ErrorCode.INVALID_TXN_STATE
+
+
+# -- transaction version 2 ----------------------------------------------------------------------------------------------
+
+
+def end_in_next_epoch(cluster: Cluster, epoch: int, *, is_commit: bool = True) -> ErrorCode:
+    """The marker of a transaction of transaction version 2 in the epoch before."""
+    (written,) = cluster.end_transaction(1, P, is_commit=is_commit, epoch=epoch, origin=AppendOrigin.RAISED_EPOCH)
+    return ErrorCode(written.error)
+
+
+async def test_each_transaction_is_added_and_late_batches_are_fenced(cluster: Cluster) -> None:
+    """TXN-6."""
+    await verified_by(cluster, coordinator := Coordinator())
+    cluster.nodes[1].manager.appends.verification.is_enabled = False  # only what is not added
+    for epoch in range(2):
+        for sequence in range(2):
+            assert (await produce(cluster, sequence, epoch=epoch, adds=True)).error == ErrorCode.NONE
+        assert end_in_next_epoch(cluster, epoch + 1) is ErrorCode.NONE
+    assert coordinator.added == [0, 1]
+    assert (await produce(cluster, 2, epoch=1, adds=True)).error == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert cluster.nodes[1].log().producers.state.ongoing == []
+
+
+async def test_a_late_marker_does_not_end_the_next_transaction(cluster: Cluster) -> None:
+    """TXN-6. Without a transaction it is written twice: the coordinator had no answer."""
+    await verified_by(cluster, Coordinator())
+    await produce(cluster, 0, adds=True)
+    assert end_in_next_epoch(cluster, 1) is ErrorCode.NONE
+    assert end_in_next_epoch(cluster, 1) is ErrorCode.NONE
+    assert (await produce(cluster, 0, epoch=1, adds=True)).error == ErrorCode.NONE
+    assert end_in_next_epoch(cluster, 1) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert cluster.nodes[1].log().producers.state.is_ongoing(P, 1)
+    assert end_in_next_epoch(cluster, 2, is_commit=False) is ErrorCode.NONE
+    assert not cluster.nodes[1].log().producers.state.is_ongoing(P, 1)
+
+
+async def test_the_last_transaction_may_end_while_the_next_one_is_added(cluster: Cluster) -> None:
+    """Its marker has the epoch of the next one. The answer is about the next one all the same."""
+    await verified_by(cluster, coordinator := Coordinator())
+    await produce(cluster, 0, adds=True)
+    coordinator.meanwhile = lambda: end_in_next_epoch(cluster, 1)
+    assert (await produce(cluster, 0, epoch=1, adds=True)).error == ErrorCode.NONE
+    assert coordinator.added == [0, 1]
+
+
+async def test_a_transaction_that_ends_while_it_is_added_is_asked_for_again(cluster: Cluster) -> None:
+    """Its marker may be that of a client of an earlier version. The second answer is about what is now."""
+    await verified_by(cluster, coordinator := Coordinator())
+    ends = iter((True, False))
+    coordinator.meanwhile = lambda: next(ends) and cluster.end_transaction(1, P, is_commit=True)
+    assert (await produce(cluster, 0, adds=True)).error == ErrorCode.NONE
+    assert coordinator.added == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.CONCURRENT_TRANSACTIONS),
+        (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_ENOUGH_REPLICAS),
+        (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH),
+    ],
+)
+async def test_what_cannot_be_added_is_not_appended(cluster: Cluster, code: ErrorCode, expected: ErrorCode) -> None:
+    await verified_by(cluster, Coordinator(code))
+    assert (await produce(cluster, 0, adds=True)).error == expected
+    assert cluster.nodes[1].log().log_end_offset == 0
+
+
+async def test_a_transaction_begins_at_sequence_0(cluster: Cluster) -> None:
+    """The batch before may have been refused. A producer that the log has forgotten cannot be told from that one."""
+    await verified_by(cluster, Coordinator())
+    assert (await produce(cluster, 5, adds=True)).error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert (await produce(cluster, 0, adds=True)).error == ErrorCode.NONE
+    assert (await produce(cluster, 1, adds=True)).error == ErrorCode.NONE
+    assert (await produce(cluster, 5, producer_id=Q)).error == ErrorCode.NONE, "before version 2"

@@ -1,6 +1,7 @@
 """Random schedules: coordinators die and move, brokers do not answer, records fail. Each transaction ends in one way (TXN-1 to TXN-3).
 
-A transaction has an epoch of its own, so its markers are known by their producer id and epoch.
+A transaction has an epoch of its own, so its markers are known by their producer id and epoch. In transaction version 2 that of the
+markers is one higher, and a producer has several transactions.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from random import Random
 
 import pytest
 
+from broker.transactions.coordinator import ProducerAnswer
+from broker.transactions.states import TransactionVersion
 from broker.transactions.transaction import ProducerIdAndEpoch
 from protocol.errors import ErrorCode
 from protocol.types import TopicPartition
@@ -45,6 +48,15 @@ class Schedule:
         await self.cluster.go_on()
         await self.cluster.until(lambda: not self.cluster.state(self.coordinator).startswith("Prepare"))
 
+    @property
+    def is_raising(self) -> bool:
+        return self.cluster.version.raises_epoch
+
+    def begin_end(self, producer: ProducerIdAndEpoch, *, is_commit: bool) -> list[ErrorCode] | list[ProducerAnswer]:
+        if self.is_raising:
+            return self.cluster.begin_end_and_raise(self.coordinator, producer, is_commit=is_commit)
+        return self.cluster.begin_end(self.coordinator, producer, is_commit=is_commit)
+
     async def ask(self) -> None:
         """The answer may be lost: the producer does not wait for it long."""
         cluster, at = self.cluster, self.coordinator
@@ -64,18 +76,25 @@ class Schedule:
             elif self.chance.random() < 0.5:
                 self.producer = None  # another producer takes over
             return
+        producer, self.producer = self.producer, None
         is_commit = self.chance.random() < 0.5
-        ended = cluster.begin_end(at, self.producer, is_commit=is_commit)
-        await cluster.go_on()
-        if ended == [ErrorCode.NONE]:
-            self.told[self.producer] = is_commit, frozenset(self.added)
-        self.producer = None
+        for _ in range(self.chance.choice((1, 2)) if self.is_raising else 1):  # the answer may be lost
+            ended = self.begin_end(producer, is_commit=is_commit)
+            await cluster.go_on()
+            if ended == [ErrorCode.NONE]:
+                self.told[producer] = is_commit, frozenset(self.added)
+            elif ended and isinstance(ended[0], ProducerAnswer) and ended[0].error is ErrorCode.NONE:
+                self.told[producer] = is_commit, frozenset(self.added)
+                self.producer = ended[0].producer
+        self.added = set()
+        if self.producer is not None:
+            self.given_out.append(self.producer)
 
     async def move(self) -> None:
         """The coordinator dies or is deposed, perhaps in the middle of a request."""
         cluster = self.cluster
         if self.producer is not None and self.added:
-            cluster.begin_end(self.coordinator, self.producer, is_commit=self.chance.random() < 0.5)
+            self.begin_end(self.producer, is_commit=self.chance.random() < 0.5)
             self.producer = None
             for _ in range(self.chance.randrange(8)):
                 await asyncio.sleep(0)
@@ -106,9 +125,12 @@ class Schedule:
         self.cluster.tell_metadata()
 
 
+@pytest.mark.parametrize("version", [TransactionVersion.TV_0, TransactionVersion.TV_2])
 @pytest.mark.parametrize("seed", [*range(3), *(thorough(seed) for seed in range(3, 40))])
-async def test_each_transaction_ends_in_one_way(tmp_path: Path, fetchers_are_driven_by_hand: None, seed: int) -> None:
-    cluster = TransactionCluster(tmp_path, {})
+async def test_each_transaction_ends_in_one_way(
+    tmp_path: Path, fetchers_are_driven_by_hand: None, seed: int, version: TransactionVersion
+) -> None:
+    cluster = TransactionCluster(tmp_path, {}, version=version)
     try:
         schedule = Schedule(cluster, seed)
         await schedule.run()
@@ -122,9 +144,9 @@ def check(schedule: Schedule, cluster: TransactionCluster) -> None:
     ends: dict[tuple[int, int], set[bool]] = {}
     marked = set()
     for _, partition, producer_id, epoch, is_commit, _ in cluster.markers:
-        is_fence = ProducerIdAndEpoch(producer_id, epoch) not in schedule.given_out
-        ends.setdefault((producer_id, epoch - is_fence), set()).add(is_commit)
-        marked.add((partition, producer_id, epoch, is_commit))
+        is_raised = schedule.is_raising or ProducerIdAndEpoch(producer_id, epoch) not in schedule.given_out
+        ends.setdefault((producer_id, epoch - is_raised), set()).add(is_commit)
+        marked.add((partition, producer_id, epoch - schedule.is_raising, is_commit))
     assert all(len(kinds) == 1 for kinds in ends.values()), ends
     for producer, (is_commit, partitions) in schedule.told.items():
         assert {(str(tp), *producer, is_commit) for tp in partitions} <= marked

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.transactions.records import (
+    FLEXIBLE_VALUE,
     TransactionsImage,
     UnreadableRecord,
     decode_key,
@@ -16,7 +17,7 @@ from broker.transactions.records import (
     encode_key,
     encode_value,
 )
-from broker.transactions.states import NUMBERS, TransactionState
+from broker.transactions.states import NUMBERS, TransactionState, TransactionVersion
 from broker.transactions.transaction import TransactionMetadata
 from protocol.errors import KafkaError
 from protocol.kafka.record_batch import build_batch
@@ -41,14 +42,25 @@ def test_bytes_of_kafka() -> None:
     assert [NUMBERS[state] for state in S] == list(range(8))
 
 
-def test_the_flexible_version_is_read() -> None:
-    """Kafka 4 writes it, with tagged fields."""
-    value = bytes.fromhex(
-        "0001" "0000000000000005" "0002" "0000ea60" "01"
-        "03" "02" "74" "03" "00000000" "00000001" "00" "02" "75" "02" "00000007" "00"
-        "0000000000000009" "0000000000000008" "01" "00" "08" "0000000000000004"
-    )  # fmt: skip
-    assert decode_value(value) == ONGOING
+FLEXIBLE = ONGOING._replace(previous_producer_id=4, next_producer_id=6, client_version=TransactionVersion.TV_2)
+FLEXIBLE_HEX = (
+    "0001" "0000000000000005" "0002" "0000ea60" "01"
+    "03" "02" "74" "03" "00000000" "00000001" "00" "02" "75" "02" "00000007" "00"
+    "0000000000000009" "0000000000000008"
+)  # fmt: skip
+TAGS_HEX = "03" "00" "08" "0000000000000004" "01" "08" "0000000000000006" "02" "02" "0002"  # fmt: skip
+
+
+def test_the_flexible_version_of_kafka_4() -> None:
+    """KIP-890, KIP-915: tagged fields that have no value are left out, and unknown ones are skipped."""
+    assert encode_value(FLEXIBLE, FLEXIBLE_VALUE).hex() == FLEXIBLE_HEX + TAGS_HEX
+    assert decode_value(bytes.fromhex(FLEXIBLE_HEX + TAGS_HEX)) == FLEXIBLE
+    assert encode_value(ONGOING, FLEXIBLE_VALUE).hex() == FLEXIBLE_HEX + "00"
+    assert encode_value(ONGOING._replace(previous_producer_id=5), FLEXIBLE_VALUE).hex() == FLEXIBLE_HEX + "00"
+    assert decode_value(bytes.fromhex(FLEXIBLE_HEX + "0103020007")) == ONGOING
+    assert decode_value(bytes.fromhex(FLEXIBLE_HEX + "0102020007")).client_version is TransactionVersion.TV_2
+    with pytest.raises(UnreadableRecord, match="2 bytes in its tagged field 1"):
+        decode_value(bytes.fromhex(FLEXIBLE_HEX + "0101020007"))
 
 
 IDS = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
@@ -63,13 +75,25 @@ PARTITIONS = st.frozensets(
     PARTITIONS,
     st.integers(0, 2**62),
     st.integers(0, 2**15 - 1),
+    st.tuples(st.integers(-1, 2**62), st.integers(-1, 2**62), st.sampled_from(TransactionVersion)),
 )
 def test_what_is_written_is_read(
-    transactional_id: str, state: TransactionState, partitions: frozenset[TopicPartition], number: int, epoch: int
+    transactional_id: str,
+    state: TransactionState,
+    partitions: frozenset[TopicPartition],
+    number: int,
+    epoch: int,
+    tagged: tuple[int, int, TransactionVersion],
 ) -> None:
     metadata = TransactionMetadata(number, epoch, 5, state, frozenset() if state is S.EMPTY else partitions, 4, 3)
     assert decode_key(encode_key(transactional_id)) == transactional_id
     assert decode_value(encode_value(metadata)) == metadata
+    previous_id, next_id, version = tagged
+    more = metadata._replace(previous_producer_id=previous_id, next_producer_id=next_id, client_version=version)
+    same_id = previous_id == number
+    assert decode_value(encode_value(more, FLEXIBLE_VALUE)) == (
+        more._replace(previous_producer_id=-1) if same_id else more
+    )
 
 
 @given(st.binary(max_size=80))

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.transactions.states import PREPARED, TRANSITIONS, Cause, IllegalTransition, TransactionState, next_state
+from broker.transactions.states import (
+    COMPLETED,
+    PREPARED,
+    TRANSITIONS,
+    Cause,
+    IllegalTransition,
+    TransactionState,
+    TransactionVersion,
+    next_state,
+)
 from broker.transactions.transaction import (
     EPOCH_MAX,
     PARTITIONS_MAX,
@@ -21,6 +30,7 @@ from protocol.types import TopicPartition
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 3)
 S = TransactionState
+TV_2 = TransactionVersion.TV_2
 TIMEOUT_MS = 1_000
 
 
@@ -98,7 +108,7 @@ def test_other_producers_are_refused(state: TransactionState, producer: Producer
 )
 def test_the_next_epoch(expected: tuple[int, int] | None, answer: object) -> None:
     """KIP-360. (7, 3) repeats the request whose answer was lost: it gets the same answer."""
-    held = transaction(S.COMPLETE_COMMIT, last_producer_id=6, last_producer_epoch=3)
+    held = transaction(S.COMPLETE_COMMIT, previous_producer_id=6, last_producer_epoch=3)
     change = held.init_producer_id(2_000, ProducerIdAndEpoch(*expected) if expected else None, None, 200)
     if isinstance(change, ErrorCode):
         assert change.name == answer
@@ -246,3 +256,210 @@ def test_epochs_never_repeat_and_decisions_stay(steps: list[tuple[str, bool]]) -
             given_out.add(held.current.producer)
         if before.state in PREPARED:
             assert held.state.value == before.state.value.replace("Prepare", "Complete")
+
+
+# -- transaction version 2 (KIP-890) --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("state", "commit", "commit_again", "abort", "abort_again"),
+    [
+        (S.EMPTY, "INVALID_TXN_STATE", "PRODUCER_FENCED", S.PREPARE_ABORT, "PRODUCER_FENCED"),
+        (S.ONGOING, S.PREPARE_COMMIT, "PRODUCER_FENCED", S.PREPARE_ABORT, "PRODUCER_FENCED"),
+        (S.PREPARE_COMMIT, *["CONCURRENT_TRANSACTIONS"] * 4),
+        (S.PREPARE_ABORT, *["CONCURRENT_TRANSACTIONS"] * 4),
+        (S.COMPLETE_COMMIT, "INVALID_TXN_STATE", "NONE", S.PREPARE_ABORT, "INVALID_TXN_STATE"),
+        (S.COMPLETE_ABORT, "INVALID_TXN_STATE", "INVALID_TXN_STATE", S.PREPARE_ABORT, "NONE"),
+    ],
+)
+def test_an_end_that_raises_the_epoch(
+    state: TransactionState, commit: object, commit_again: object, abort: object, abort_again: object
+) -> None:
+    """The second table of `states`. A repetition has the epoch before."""
+
+    def answer(is_commit: bool, epoch: int) -> object:
+        held = transaction(state, client_version=TV_2)
+        answered = held.end_and_raise(ProducerIdAndEpoch(7, epoch), is_commit, None, 200)
+        if not isinstance(answered, Change):
+            return answered.name
+        now = recorded(held, answered)
+        assert (now.producer, now.last_producer_epoch, now.next_producer) == ((7, 5), 4, (7, 5))
+        assert (now.start_ms, now.client_version) == (90 if state is S.ONGOING else 200, TV_2)
+        return now.state
+
+    assert [answer(True, 4), answer(True, 3)] == [commit, commit_again]
+    assert [answer(False, 4), answer(False, 3)] == [abort, abort_again]
+    for epoch, error in ((2, "PRODUCER_FENCED"), (5, "PRODUCER_FENCED")):
+        assert answer(True, epoch) == (error if state not in PREPARED else "CONCURRENT_TRANSACTIONS")
+
+
+def test_exhausted_epochs_get_a_new_producer_id_at_the_end() -> None:
+    """The marker has the last epoch, which no producer gets. A repetition gets the same new id."""
+    last = EPOCH_MAX - 1
+    held = transaction(S.ONGOING, epoch=last)
+    mine = me(held)
+    with pytest.raises(NeedsProducerId):
+        held.end_and_raise(mine, True, None, 200)
+    now = recorded(held, held.end_and_raise(mine, True, 30, 200))
+    assert (now.producer, now.next_producer) == ((7, EPOCH_MAX), (30, 0))
+    assert held.add_partitions(now.next_producer, (B,), 250, TV_2) is ErrorCode.CONCURRENT_TRANSACTIONS
+    held.marked([A])
+    now = recorded(held, held.complete(300))
+    assert (now.state, now.producer, now.next_producer_id) == (S.COMPLETE_COMMIT, (30, 0), -1)
+    assert held.end_and_raise(mine, True, None, 400) is ErrorCode.NONE
+    assert held.end_and_raise(mine, False, None, 400) is ErrorCode.INVALID_TXN_STATE
+    again = recorded(held, held.init_producer_id(TIMEOUT_MS, mine, None, 400, TV_2))
+    assert again.producer == (30, 0)
+    assert held.end_and_raise(mine, True, None, 400) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert recorded(held, held.add_partitions(me(held), (B,), 500, TV_2)).client_version is TV_2
+
+
+def test_an_abort_without_a_transaction_also_needs_a_new_producer_id() -> None:
+    held = transaction(S.EMPTY, epoch=EPOCH_MAX - 1)
+    with pytest.raises(NeedsProducerId):
+        held.end_and_raise(me(held), False, None, 200)
+    now = recorded(held, held.end_and_raise(me(held), False, 30, 200))
+    assert (now.state, held.unmarked, now.next_producer) == (S.PREPARE_ABORT, set(), (30, 0))
+
+
+def test_the_coordinator_raises_the_epoch_once() -> None:
+    """KAFKA-19367. The producer whose transaction was aborted may go on; a new producer gets a later epoch, and fences it."""
+    held = transaction(S.ONGOING)
+    now = recorded(held, held.time_out(90 + TIMEOUT_MS + 1, TV_2))
+    assert (now.state, now.producer, now.last_producer_epoch, now.client_version) == (S.PREPARE_ABORT, (7, 5), 4, TV_2)
+    held.marked([A])
+    recorded(held, held.complete(300))
+    assert held.end_and_raise(ProducerIdAndEpoch(7, 4), True, None, 400) is ErrorCode.INVALID_TXN_STATE
+    assert held.end_and_raise(ProducerIdAndEpoch(7, 4), False, None, 400) is ErrorCode.NONE
+    assert recorded(held, held.init_producer_id(TIMEOUT_MS, ProducerIdAndEpoch(7, 4), None, 400, TV_2)).producer == (
+        7,
+        5,
+    )
+    assert recorded(held, held.init_producer_id(TIMEOUT_MS, None, None, 500, TV_2)).producer == (7, 6)
+    assert held.end_and_raise(ProducerIdAndEpoch(7, 5), False, None, 600) is ErrorCode.PRODUCER_FENCED
+
+
+def test_nobody_gets_the_epoch_that_is_there_to_fence() -> None:
+    """Kafka gives it out, and then cannot end the next transaction."""
+    last = ProducerIdAndEpoch(7, EPOCH_MAX - 1)
+    held = transaction(S.ONGOING, epoch=last.epoch)
+    recorded(held, held.time_out(90 + TIMEOUT_MS + 1, TV_2))
+    held.marked([A])
+    assert recorded(held, held.complete(300)).producer == (7, EPOCH_MAX)
+    assert held.end_and_raise(last, False, None, 400) is ErrorCode.PRODUCER_FENCED
+    with pytest.raises(NeedsProducerId):
+        held.init_producer_id(TIMEOUT_MS, last, None, 400, TV_2)
+    assert recorded(held, held.init_producer_id(TIMEOUT_MS, last, 30, 400, TV_2)).producer == (30, 0)
+    assert recorded(held, held.init_producer_id(TIMEOUT_MS, last, None, 500, TV_2)).producer == (30, 0), "a repetition"
+
+
+def test_a_fenced_producer_is_not_told_of_the_transaction_of_another() -> None:
+    """The other one, of an earlier version, got the next epoch from InitProducerId, and ended its transaction in it."""
+    held = transaction(S.EMPTY)
+    fenced = me(held)
+    recorded(held, held.init_producer_id(TIMEOUT_MS, None, None, 200, TV_2))
+    recorded(held, held.add_partitions(me(held), (A,), 300))
+    recorded(held, held.end(me(held), True, 400))
+    held.marked([A])
+    recorded(held, held.complete(500))
+    assert (held.state, held.current.producer_epoch) == (S.COMPLETE_COMMIT, fenced.epoch + 1)
+    for is_commit in (True, False):
+        assert held.end_and_raise(fenced, is_commit, None, 600) is ErrorCode.PRODUCER_FENCED
+
+
+def test_a_transaction_of_one_version_ends_in_another() -> None:
+    """The level changed meanwhile, or two clients have the same transactional id."""
+    held = transaction(S.EMPTY)
+    recorded(held, held.add_partitions(me(held), (A,), 200, TV_2))
+    now = recorded(held, held.end(me(held), True, 300))
+    assert (now.producer_epoch, now.client_version) == (4, TransactionVersion.TV_0)
+    held.marked([A])
+    recorded(held, held.complete(400))
+    recorded(held, held.add_partitions(me(held), (A,), 500))
+    assert recorded(held, held.end_and_raise(me(held), True, None, 600)).producer_epoch == 5
+
+
+STEPS_OF_VERSION_2 = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ("init", "resume", "add", "add", "commit", "abort", "old end", "repeat", "late", "mark", "reload")
+        ),
+        st.booleans(),
+        st.integers(0, 3),
+    ),
+    max_size=60,
+)
+
+
+@given(STEPS_OF_VERSION_2, st.sampled_from((0, EPOCH_MAX - 5)))
+def test_each_transaction_of_version_2_has_an_epoch_of_its_own(
+    steps: list[tuple[str, bool, int]], first_epoch: int
+) -> None:
+    """Several producers with the same id, answers that are lost, records that fail, and coordinators that load what is recorded.
+
+    Whoever was told that his transaction is committed or aborted is right; no two transactions have the same id and epoch; nobody gets
+    the epoch that is there to fence.
+    """
+    held = Transaction(TransactionMetadata(7, first_epoch, TIMEOUT_MS, S.EMPTY, updated_ms=0))
+    producers = [me(held)]
+    """Whom it was told, one after the other; each may still be there."""
+    ended: dict[ProducerIdAndEpoch, S] = {}
+    ids = iter(range(100, 1000))
+    now = 0
+
+    def told(producer: ProducerIdAndEpoch) -> None:
+        assert producer.epoch < EPOCH_MAX
+        producers.append(producer)
+
+    for what, succeeds, which in steps:
+        now += TIMEOUT_MS + 1
+        before = held.current
+        producer = producers[-1 - which % len(producers)]
+        is_commit = what == "commit" or (what == "repeat" and succeeds)
+        match what:
+            case "init" | "resume":
+                change = held.init_producer_id(TIMEOUT_MS, producer if what == "resume" else None, next(ids), now, TV_2)
+            case "add":
+                change = held.add_partitions(producer, (A,), now, TV_2)
+            case "commit" | "abort" | "repeat":
+                change = held.end_and_raise(producer, is_commit, next(ids), now)
+                if change is ErrorCode.NONE:
+                    assert held.state is (S.COMPLETE_COMMIT if is_commit else S.COMPLETE_ABORT)
+                    assert ended[producer] is held.state
+                    told(me(held))
+            case "old end":
+                change = held.end(producer, succeeds, now)
+            case "late":
+                change = held.time_out(now, TV_2)
+            case "mark" if held.state in PREPARED:
+                held.marked([A])
+                change = held.complete(now)
+            case _:
+                if held.pending is None:
+                    held = Transaction(held.current._replace(last_producer_epoch=-1))
+                continue
+        if not isinstance(change, Change):
+            assert held.current == before
+            continue
+        if not succeeds and what not in ("repeat", "old end"):
+            held.failed(change)
+            continue
+        held.recorded(change)
+        after = held.current
+        if what == "old end":
+            continue
+        if after.state in PREPARED:
+            assert (
+                after.producer_epoch == before.producer_epoch + 1
+                or before.producer_epoch == EPOCH_MAX
+                or (change.cause in (Cause.FENCED, Cause.TIMED_OUT))
+            )
+            assert before.producer not in ended, "two transactions of the same producer and epoch"
+            ended[before.producer] = S.COMPLETE_COMMIT if after.state is S.PREPARE_COMMIT else S.COMPLETE_ABORT
+        if what in ("init", "resume") and change.cause is Cause.INITIALIZED:
+            told(after.producer)
+        elif what in ("commit", "abort", "repeat") and succeeds:
+            told(after.next_producer)
+        if before.state in PREPARED:
+            assert after.state in COMPLETED
+            assert after.producer == before.next_producer

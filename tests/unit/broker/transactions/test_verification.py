@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from broker.cluster.metadata_cache import MetadataCache
+from broker.transactions import verification
 from broker.transactions.peers import BrokerQueues, PeerUnavailable
+from broker.transactions.states import TransactionVersion
 from broker.transactions.transaction import ProducerIdAndEpoch
 from broker.transactions.verification import VERSION, CoordinatorVerifier
 from protocol.errors import ErrorCode
@@ -63,6 +65,10 @@ class World:
         brokers = (BrokerInfo(OWN, 1, ()), BrokerInfo(OTHER, 2, ()))
         metadata.update(UpdateMetadataRequest(1, 1, 1, tuple(states), {}, brokers))
         self.verifier = CoordinatorVerifier(OWN, metadata, self, self)
+        self.verify_only = True
+        self.added: list[tuple[str, ProducerIdAndEpoch, Sequence[TopicPartition]]] = []
+        """What was added here."""
+        self.own_errors: list[ErrorCode] = []
 
     def partition_of(self, transactional_id: str) -> int:
         return len(transactional_id)
@@ -72,10 +78,22 @@ class World:
     ) -> dict[TopicPartition, ErrorCode]:
         return dict.fromkeys(partitions, ErrorCode.PRODUCER_FENCED)
 
+    def add_partitions(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        partitions: Collection[TopicPartition],
+        respond: Callable[[ErrorCode], None],
+        version: TransactionVersion,
+    ) -> None:
+        assert version is TransactionVersion.TV_2
+        self.added.append((transactional_id, producer, tuple(partitions)))
+        respond(self.own_errors.pop(0) if self.own_errors else ErrorCode.NONE)
+
     async def ask(self, broker_id: int, api_key: ApiKey, version: int, body: Mapping[str, Any]) -> Any:
         assert (broker_id, api_key, version) == (OTHER, ApiKey.ADD_PARTITIONS_TO_TXN, VERSION)
         messages.encode_request(api_key, version, 1, "test", body)
-        assert all(row["verify_only"] for row in body["transactions"])
+        assert all(row["verify_only"] is self.verify_only for row in body["transactions"])
         self.asked.append([row["transactional_id"] for row in body["transactions"]])
         await self.may_answer.wait()
         if self.reply is None:
@@ -88,6 +106,10 @@ class World:
 
     async def verified(self, transactional_id: str, *partitions: TopicPartition) -> list[str]:
         found = await self.verifier.verify(transactional_id, 7, 0, partitions or (A,))
+        return [found[tp].name for tp in partitions or (A,)]
+
+    async def add(self, transactional_id: str, *partitions: TopicPartition) -> list[str]:
+        found = await self.verifier.add(transactional_id, 7, 0, partitions or (A,))
         return [found[tp].name for tp in partitions or (A,)]
 
 
@@ -117,6 +139,28 @@ async def test_who_is_asked() -> None:
 async def test_failures(reply: Reply, error: str) -> None:
     world = World(reply)
     assert await world.verified("xx") == [error]
+
+
+async def test_partitions_are_added_where_the_id_is_coordinated() -> None:
+    """TXN-6."""
+    world = World(answers(("a", 0, ErrorCode.NONE), ("b", 1, ErrorCode.PRODUCER_FENCED)))
+    world.verify_only = False
+    assert await world.add("x", A, B) == ["NONE", "NONE"]
+    assert world.added == [("x", (7, 0), (A, B))]
+    assert await world.add("xx", A, B) == ["NONE", "INVALID_PRODUCER_EPOCH"]
+    assert await world.add("xxx") == ["COORDINATOR_NOT_AVAILABLE"]
+    assert world.asked == [["xx"]]
+
+
+async def test_partitions_are_added_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the last transaction is being completed, or the coordinator has not heard of a new topic."""
+    monkeypatch.setattr(verification, "ADD_AGAIN_S", 0.0)
+    world = World(answers(("a", 0, ErrorCode.CONCURRENT_TRANSACTIONS)))
+    world.verify_only = False
+    world.own_errors = [ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert (await world.add("x"), len(world.added)) == (["NONE"], 3)
+    assert await world.add("xx") == ["CONCURRENT_TRANSACTIONS"]
+    assert len(world.asked) == verification.ADD_ATTEMPTS
 
 
 async def test_questions_go_together_and_an_id_once() -> None:

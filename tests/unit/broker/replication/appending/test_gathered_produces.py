@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+import uuid
 from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,13 +25,14 @@ from broker.replication.partition import Role
 from broker.request_handler import RequestHandler
 from broker.storage.log_types import AppendOrigin
 from protocol.errors import ErrorCode
-from protocol.kafka import messages
-from protocol.kafka.api_keys import ApiKey
+from protocol.kafka import messages, produce_codec
+from protocol.kafka.api_keys import ApiKey, ApiLevel
 from protocol.kafka.framing import HEAD_SIZE
 from protocol.kafka.record_batch import build_batch
+from protocol.topic_ids import topic_id_text, topic_id_uuid
 from tests.support.api_world import quotas
 from tests.support.held_syncs import held_syncs
-from tests.support.replica_cluster import TP, Cluster
+from tests.support.replica_cluster import TOPIC_ID, TP, Cluster
 from tests.support.turns import Turns
 from tests.unit.broker.network.test_processor import Transport, receive
 from tools.sim.world.disk import MemoryDisk
@@ -44,7 +46,7 @@ class Served:
 
     `is_gathering` False: every request takes the way of those that are not gathered."""
 
-    def __init__(self, cluster: Cluster, *, is_gathering: bool = True, versions: range = range(9, 12)) -> None:
+    def __init__(self, cluster: Cluster, *, is_gathering: bool = True, versions: range = range(9, 13)) -> None:
         self.cluster = cluster
         self._versions = versions
         self._is_gathering = is_gathering
@@ -61,7 +63,7 @@ class Served:
         self.turns = Turns()
         metrics = RequestMetrics()
         metrics.by_key[ApiKey.PRODUCE].until_timed = 1_000_000  # a request that is timed is not gathered with others
-        handler = RequestHandler(context, metrics)
+        handler = RequestHandler(context, metrics, ApiLevel.KAFKA_4)
         channel = RequestChannel(
             self.turns,
             handler.handle,
@@ -117,13 +119,25 @@ class Served:
 
 
 def produce(
-    version: int, number: int, acks: int, batch: bytes, timeout_ms: int = 5000, client_id: str | None = "p"
+    version: int,
+    number: int,
+    acks: int,
+    batch: bytes,
+    timeout_ms: int = 5000,
+    client_id: str | None = "p",
+    topic_id: str = TOPIC_ID,
 ) -> bytes:
     body = {
         "transactional_id": None,
         "acks": acks,
         "timeout": timeout_ms,
-        "topic_data": [{"name": TP.topic, "partition_data": [{"index": TP.partition, "records": batch}]}],
+        "topic_data": [
+            {
+                "name": TP.topic,
+                "topic_id": topic_id_uuid(topic_id),
+                "partition_data": [{"index": TP.partition, "records": batch}],
+            }
+        ],
     }
     frame = messages.encode_request(ApiKey.PRODUCE, version, number, client_id, body)
     return len(frame).to_bytes(4, "big") + frame
@@ -179,7 +193,7 @@ async def outcome(steps: list[Step], *, is_gathering: bool) -> tuple[list[bytes]
     with tempfile.TemporaryDirectory() as directory:
         cluster = Cluster(Path(directory))
         await cluster.start_led(1, 2)
-        served = Served(cluster, is_gathering=is_gathering, versions=range(3, 12))
+        served = Served(cluster, is_gathering=is_gathering, versions=range(3, 14))
         for step in steps:
             await served.take(step)
         await served.replicate()
@@ -294,7 +308,7 @@ async def test_a_full_disk_refuses_each_of_them(served: Served, monkeypatch: pyt
     assert log.log_end_offset == 0
 
 
-@pytest.mark.parametrize("version", [3, 9])
+@pytest.mark.parametrize("version", [3, 9, 13])
 @pytest.mark.parametrize("client_id", [None, "", "p", "p" * (HEAD_SIZE - 20), "p" * HEAD_SIZE, "p" * 2000])
 async def test_a_batch_is_appended_alone_wherever_it_begins(
     served: Served, client_id: str | None, version: int
@@ -312,6 +326,45 @@ async def test_a_batch_is_appended_alone_wherever_it_begins(
     assert served.cluster.nodes[1].log().log_end_offset == 1
 
 
+async def test_an_id_is_that_of_the_log(served: Served) -> None:
+    """KIP-516: also when the topic was created again, and when requests that name it came in the same turn."""
+    connection, transport = served.clients[0]
+    partition = served.cluster.nodes[1].partition()
+    other = topic_id_text(uuid.UUID(int=78))
+
+    def send(*requests: tuple[int, str]) -> list[int]:
+        """(version, topic id) of each; their error codes."""
+        for version, topic_id in requests:
+            batch = batch_of(0, 0, 0, 1, "")
+            receive(connection, transport, produce(version, version, 1, batch, topic_id=topic_id))
+        served.turns.run()
+        codes, at, data = [], 0, bytes(transport.written)
+        while at < len(data):
+            size = int.from_bytes(data[at : at + 4], "big")
+            version = int.from_bytes(data[at + 4 : at + 8], "big")
+            _, answer = messages.decode_response(ApiKey.PRODUCE, version, data[at + 4 : at + 4 + size])
+            (topic,) = answer.responses
+            codes.append(int(topic.partition_responses[0].error_code))
+            if version >= produce_codec.TOPIC_IDS_SINCE:
+                assert topic_id_text(topic.topic_id) in (TOPIC_ID, other)
+            at += 4 + size
+        transport.written = b""
+        return codes
+
+    unknown = ErrorCode.UNKNOWN_TOPIC_ID
+    assert send((13, TOPIC_ID), (13, other), (13, TOPIC_ID)) == [0, unknown, 0]
+    partition.topic_id = other
+    served.cluster.nodes[1].manager.partitions._new_topics[topic_id_uuid(other)] = TP.topic
+    assert send((12, TOPIC_ID), (13, TOPIC_ID), (12, TOPIC_ID), (13, other), (13, TOPIC_ID)) == [
+        0,
+        unknown,
+        0,
+        0,
+        unknown,
+    ]
+    assert send((13, TOPIC_ID), (13, other)) == [unknown, 0]
+
+
 async def test_a_bug_ends_only_the_connections_of_these_requests(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -322,7 +375,7 @@ async def test_a_bug_ends_only_the_connections_of_these_requests(
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-@pytest.mark.parametrize("version", range(3, 12))
+@pytest.mark.parametrize("version", range(3, 14))
 async def test_a_throttled_producer_is_told_how_long(
     pair: Cluster, version: int, acks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

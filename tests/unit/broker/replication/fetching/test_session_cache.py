@@ -25,7 +25,8 @@ from broker.replication.fetching.session_cache import (
 )
 from broker.replication.hosted_partitions import HostedPartitions
 from protocol.errors import ErrorCode, KafkaError
-from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest, FetchRequestPartition, TopicKey
+from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest, FetchRequestPartition
+from protocol.kafka.wire import TopicKey
 from protocol.rpc.messages import PartitionState, UpdateMetadataRequest
 from protocol.topic_ids import topic_id_text
 from protocol.types import BrokerInfo, TopicPartition

@@ -8,7 +8,8 @@ import pytest
 
 from broker.replication.following import follower_session
 from broker.replication.following.follower_session import LAST_EPOCH, FetchPosition, FetchPositions, FollowerSession
-from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition, TopicKey
+from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
+from protocol.kafka.wire import TopicKey
 from protocol.types import TopicPartition
 
 TOPIC_ID = uuid.UUID(int=7)
