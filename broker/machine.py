@@ -18,6 +18,7 @@ from broker.process.freed_memory import give_back_regularly
 from broker.process.loop_watchdog import LoopWatchdog
 from broker.process.stopping import LastResort
 from broker.storage.disk.filesystem import FileSystem
+from protocol.conversation.rule import FAULT_SOCKET
 from protocol.zk.access import ZooKeeperAccess
 from protocol.zk.session import ZooKeeperSession
 
@@ -35,7 +36,7 @@ class Machine:
 
     `open_zookeeper(hosts, session_timeout_ms, access)`: a session that is not started. `descriptor_limit()`: how many files
     and connections the process may have open. `housekeeping`: coroutines that run as long as the broker. `say`: tells whoever started
-    the process.
+    the process. `fault_socket`: where its owner injects faults, if `broker.fault.injection` allows them; None: nowhere.
     """
 
     clock: Clock
@@ -52,11 +53,14 @@ class Machine:
     keep_out_of_collections: Callable[[], None] = keep_out_of_collections
     housekeeping: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (give_back_regularly,)
     say: Callable[[str], None] = server_log.say
+    fault_socket: Path | None = None
 
 
 def this_machine(event_log_path: Path | None) -> Machine:
-    """The real machine. The audit log is beside the event log. Needs a running loop."""
+    """The real machine. The audit log and the socket for faults are beside the event log. Needs a running loop."""
     clock = SystemClock()
     events = EventLog(event_log_path, clock)
     audit = AuditLog(event_log_path.with_name(AUDIT_LOG_NAME) if event_log_path is not None else None, clock)
-    return Machine(clock, FileSystem(), events, LoopWatchdog(events.write, asyncio.get_running_loop()), audit)
+    socket = event_log_path.with_name(FAULT_SOCKET) if event_log_path is not None else None
+    watchdog = LoopWatchdog(events.write, asyncio.get_running_loop())
+    return Machine(clock, FileSystem(), events, watchdog, audit, fault_socket=socket)

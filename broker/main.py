@@ -46,12 +46,14 @@ from broker.cluster.suspected_leaders import SuspectedLeaders
 from broker.control.confirmation import Confirmation
 from broker.control.connections import ControlLogins
 from broker.control.listener import ControlListener
+from broker.fault_injection.injected_faults import InjectedFaults
 from broker.groups.coordinator import GroupCoordinator
 from broker.machine import Machine, this_machine
 from broker.metrics import page
 from broker.metrics.server import BrokerState, SessionStats
 from broker.network.acceptor import Acceptor, AcceptorSettings, ConnectionCounts
-from broker.network.connection import Limits
+from broker.network.connection import ClientConnection, Limits
+from broker.network.connection_under_faults import ConnectionUnderFaults
 from broker.network.login_gate import LOGIN_BYTES_MAX
 from broker.network.request_channel import RequestChannel
 from broker.network.request_metrics import RequestMetrics
@@ -102,18 +104,23 @@ from broker.storage.directories.log_directory import LogDirectoryError
 from broker.storage.log_manager import LogManager
 from broker.storage.producers.log_producers import ProducerExpiration
 from broker.storage.upkeep import LogSchedule
+from broker.telemetry.client_telemetry import ClientTelemetry
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.peers import Peers
+from broker.transactions.states import TransactionVersion
 from broker.transactions.verification import CoordinatorVerifier
 from controller.controller import Controller, ControllerSettings
+from protocol import json_lines
 from protocol.acls import CLUSTER_NAME, Operation, ResourceType
 from protocol.failure_detection.connection_watch import ConnectionWatch
 from protocol.kafka import messages
-from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.api_keys import ApiKey, ApiLevel
+from protocol.kafka.features import TRANSACTION_VERSION, finalized
+from protocol.kafka.framing import RequestHeader
 from protocol.network_client import NetworkClient
 from protocol.rpc.client import RESPONSE_BYTES_MAX, ControlClient
 from protocol.topic_names import INTERNAL_TOPICS
-from protocol.types import USER, BrokerInfo, Endpoint, Principal, TopicPartition
+from protocol.types import USER, BrokerInfo, Buffer, ClientSoftware, Endpoint, Principal, TopicPartition
 from protocol.zk.session import SessionState, ZkError, ZooKeeperUnavailable
 from protocol.zk.znodes import BrokerIdZNode, PartitionStateZNode
 
@@ -234,6 +241,7 @@ class Broker:
             self._producer_ids,
             self._open_peers(),
             AssignedPartitions(self._zk, may_delete=config.delete_topic_enable).of,
+            self._transaction_version,
         )
         self._verifier = CoordinatorVerifier(config.broker_id, self._metadata, self._transactions, self._open_peers())
         self._replicas.appends.verification.verifier = self._verifier
@@ -269,7 +277,13 @@ class Broker:
         self._creation_rates = CreationRates(
             config, clock.monotonic, self._listeners.client_names, self._listeners.replica_listener
         )
-        self._configs.of_clients.quotas += (self._quotas, self._connection_rates)
+        self._telemetry = ClientTelemetry(config.telemetry_max_bytes, clock.monotonic)
+        self._configs.of_clients.followers += (
+            self._quotas,
+            self._connection_rates,
+            self._telemetry,
+            self._groups.configs,
+        )
         self._configs.on_topic_configs = self._topic_configs_changed
         self._configs.topics_here = self._log_manager.topics
         self._authorizer = authorizer_of(config)
@@ -321,6 +335,8 @@ class Broker:
         self._control.limit_connections(shares.control)
         self._acceptors: dict[str, Acceptor] = {}
         self._handler: RequestHandler | None = None
+        self._faults = self._injected_faults() if config.broker_fault_injection else None
+        self._fault_server: asyncio.Server | None = None
         self._suspected_leaders = SuspectedLeaders(self._metadata)
         self._peers: PeerWatch | None = None
         if config.broker_fast_failure_detection:
@@ -400,7 +416,8 @@ class Broker:
     async def _open(self) -> None:
         """Opens everything that can fail: directories, ZooKeeper, ports."""
         self._watchdog.start()
-        preloaded = asyncio.get_running_loop().run_in_executor(None, messages.preload, FIRST_REQUESTS)
+        level = ApiLevel(self._config.broker_api_level)
+        preloaded = asyncio.get_running_loop().run_in_executor(None, messages.preload, FIRST_REQUESTS, level)
         began = self._clock.monotonic()
         await self._log_manager.start()
         self._events.write("logs_opened", seconds=round(self._clock.monotonic() - began, 3))
@@ -439,6 +456,7 @@ class Broker:
             groups=self._groups.groups,
             transactions=self._transactions,
             quotas=self._quotas,
+            telemetry=self._telemetry,
             controller=self._controller,
             partitions_max=self._config.metrics_max_partitions,
         )
@@ -462,7 +480,15 @@ class Broker:
             fetches=self._replicas.fetches,
             topic_admin=TopicAdmin(config, self._zk, self._metadata, self._machine.random.randrange),
             configs=self._configs,
-            config_admin=ConfigAdmin(config.broker_id, self._zk, self._metadata, self._configs, self._tls.check),
+            config_admin=ConfigAdmin(
+                config.broker_id,
+                self._zk,
+                self._metadata,
+                self._configs,
+                self._tls.check,
+                self._telemetry,
+                self._groups.configs,
+            ),
             scram_admin=ScramAdmin(self._zk, self._configs),
             quota_admin=QuotaAdmin(self._zk, self._configs, resolves),
             quotas=self._quotas,
@@ -479,8 +505,9 @@ class Broker:
             tokens=self._token_store,
             audit=self._machine.audit,
             request_metrics=self._request_metrics,
+            telemetry=self._telemetry,
         )
-        self._handler = RequestHandler(context, self._request_metrics)
+        self._handler = RequestHandler(context, self._request_metrics, context.api_level)
         channel = RequestChannel(
             asyncio.get_running_loop(),
             self._handler.handle,
@@ -510,6 +537,30 @@ class Broker:
         with _port_errors(control):
             ports[control.listener] = await self._control.start(control.host, control.port)
         self._listeners = self._listeners.with_ports(ports)
+        socket = self._machine.fault_socket
+        if self._faults is not None and socket is not None:
+            self._fault_server = await json_lines.serve(socket, self._faults.answer)
+
+    def _injected_faults(self) -> InjectedFaults:
+        """Faults in the requests of clients."""
+        metadata, monotonic = self._metadata, self._clock.monotonic
+
+        def connections() -> list[ConnectionUnderFaults]:
+            processors = [each for acceptor in self._acceptors.values() for each in acceptor.processors]
+            return [c for each in processors for c in each.connections if isinstance(c, ConnectionUnderFaults)]
+
+        def switch(is_on: bool) -> None:
+            if self._handler is not None:
+                self._handler.faults = faults.takes if is_on else None
+
+        def changed(partitions: Sequence[TopicPartition]) -> None:
+            for tp in partitions:
+                if (state := metadata.partition(tp)) is not None:
+                    faults.book.leaders.led(monotonic(), tp.topic, tp.partition, state.leader, state.leader_epoch)
+
+        faults = InjectedFaults(monotonic, self._events.write, metadata.topic_name, connections, switch)
+        metadata.on_change(changed)
+        return faults
 
     def _max_at(self, config: BrokerConfig) -> dict[str, int]:
         """The limits of connections of single listeners."""
@@ -550,6 +601,7 @@ class Broker:
             # Brokers must always get through to each other.
             throttle_ms=throttle_ms if is_shared or not is_brokers else lambda address: 0,
             tls_refused=partial(self._tls_refused, listener),
+            connection=ConnectionUnderFaults if self._faults is not None else ClientConnection,
         )
 
     def _tls_refused(self, listener: str, address: str, reason: str) -> None:
@@ -563,7 +615,7 @@ class Broker:
         return Logins(
             sasl,
             self._scram_users,
-            answer_before_login,
+            self._answer_before_login,
             self._machine.audit,
             self._validate_tokens(listener, sasl.tokens),
             self._clock.wall_ms,
@@ -572,6 +624,13 @@ class Broker:
             # The watches of other brokers send nothing, so their logins cannot end.
             are_for_ever=is_control,
         )
+
+    def _transaction_version(self) -> TransactionVersion:
+        level = ApiLevel(self._configs.layers.effective.broker_api_level)
+        return TransactionVersion(finalized(level, TRANSACTION_VERSION))
+
+    def _answer_before_login(self, header: RequestHeader, frame: Buffer) -> tuple[bytes, ClientSoftware | None]:
+        return answer_before_login(ApiLevel(self._configs.layers.effective.broker_api_level), header, frame)
 
     def _find_token(self, mechanism: str, token_id: str) -> TokenLogin | None:
         return self._tokens.login(mechanism, token_id, self._clock.wall_ms()) if self._tokens is not None else None
@@ -726,6 +785,9 @@ class Broker:
             acceptor.close()
         if self._handler is not None:
             await step("ending the requests", self._handler.close())
+        if self._fault_server is not None and self._machine.fault_socket is not None:
+            self._fault_server.close()
+            self._machine.fault_socket.unlink(missing_ok=True)
         await step("giving up the groups", self._groups.close())
         await step("giving up the transactions", self._close_transactions())
         await step("resigning as controller", self._controller.stop())
@@ -871,6 +933,8 @@ class Broker:
         )
         self._creation_rates.changed(config)
         self._controller.set_unclean_election_default(config.unclean_leader_election_enable)
+        if self._handler is not None:
+            self._handler.serve(ApiLevel(config.broker_api_level))
 
     def _topic_configs_changed(self, topics: Mapping[str, TopicOverrides]) -> None:
         self._log_manager.update_topic_configs(topics)

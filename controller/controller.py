@@ -223,15 +223,16 @@ class Controller:
         return elected
 
     async def alter_reassignments(
-        self, targets: Mapping[TopicPartition, tuple[int, ...] | None]
+        self, targets: Mapping[TopicPartition, tuple[int, ...] | None], *, may_change_factor: bool = True
     ) -> dict[TopicPartition, KafkaError | None]:
         """Starts moves to these replicas (CTL-10, CTL-11). Target None cancels a move. The result is None if accepted, else an error:
 
-        INVALID_REPLICA_ASSIGNMENT, UNKNOWN_TOPIC_OR_PARTITION, NO_REASSIGNMENT_IN_PROGRESS. Raises KafkaError(NOT_CONTROLLER).
+        INVALID_REPLICA_ASSIGNMENT, UNKNOWN_TOPIC_OR_PARTITION, NO_REASSIGNMENT_IN_PROGRESS, and unless `may_change_factor`
+        INVALID_REPLICATION_FACTOR. Raises KafkaError(NOT_CONTROLLER).
         """
         wanted = tuple(targets.items())
         results: dict[TopicPartition, KafkaError | None] = await self._ask(
-            lambda ticket: ReassignmentsAltered(wanted, ticket)
+            lambda ticket: ReassignmentsAltered(wanted, may_change_factor, ticket)
         )
         return results
 
@@ -334,8 +335,9 @@ class Controller:
                 await reassignments.on_replicas_deleted(term, event.broker, answers)
             case ReassignmentsRequested():
                 await reassignments.on_requested(term)
-            case ReassignmentsAltered(targets, ticket):
-                self._tickets.answer(ticket, await reassignments.alter(term, dict(targets)))
+            case ReassignmentsAltered(targets, may_change_factor, ticket):
+                altered = await reassignments.alter(term, dict(targets), may_change_factor=may_change_factor)
+                self._tickets.answer(ticket, altered)
             case ElectionsRequested(unclean, partitions, ticket):
                 self._tickets.answer(ticket, await elections_by_request.elect(term, partitions, unclean=unclean))
             case UncleanElectionsAllowed(topic):

@@ -130,9 +130,13 @@ class ReassignmentsRequested:
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentsAltered:
-    """An admin starts moves. Target None cancels a move (CTL-10, CTL-11). The answer goes to `ticket`."""
+    """An admin starts moves. Target None cancels a move (CTL-10, CTL-11). The answer goes to `ticket`.
+
+    Unless `may_change_factor`, a target must have as many replicas as the partition (KIP-860).
+    """
 
     targets: tuple[tuple[TopicPartition, tuple[int, ...] | None], ...]
+    may_change_factor: bool
     ticket: int
 
 

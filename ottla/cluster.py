@@ -17,7 +17,7 @@ Setting = str | int | float | bool
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault that happened. `broker`: whom it hit; None for ZooKeeper, or for a `heal` of everything.
+    """A fault that happened. `broker`: whom it hit; None for ZooKeeper, for a `heal` of everything, and for a fault in single requests.
 
     As a context manager it is undone at the end of the block.
     """
@@ -25,10 +25,16 @@ class Fault:
     words: str
     broker: int | None
     cluster: OttlaCluster
+    in_requests: bool = False
 
     def heal(self) -> None:
-        """Undoes every fault of this victim, and waits until it serves. Raises OttlaError."""
-        self.cluster.heal(self.broker) if self.broker is not None else self.cluster.fault("heal zookeeper")
+        """Undoes every fault of this victim, and waits until it serves; of a fault in single requests, only this one. Raises OttlaError."""
+        if self.in_requests:
+            self.cluster.ask("end_rule", words=self.words)
+        elif self.broker is not None:
+            self.cluster.heal(self.broker)
+        else:
+            self.cluster.fault("heal zookeeper")
 
     def __enter__(self) -> Fault:
         return self
@@ -49,17 +55,21 @@ class OttlaCluster:
         brokers: int = 3,
         *,
         settings: Mapping[str, Setting] = MappingProxyType({}),
+        api_level: str | None = None,
         links: bool = False,
         secure: bool = False,
         keep: Path | str | None = None,
     ) -> None:
         """`settings`: Kafka's, for every broker. `links`: brokers and ZooKeeper reach each other through links that can be cut.
 
+        `api_level`: whose APIs clients get, "3.9" or "4" (`broker.api.level`).
         `secure`: it has TLS, the users admin, alice and bob, and ACLs (docs/SECURITY.md): connect with the settings of `user`.
         `keep`: the directory of logs and data, which stay; an earlier cluster there that has ended is removed.
         """
         self._brokers = brokers
         self._settings = {key: _text(value) for key, value in settings.items()}
+        if api_level is not None:
+            self._settings["broker.api.level"] = api_level
         self._links = links
         self._secure = secure
         self._keep = None if keep is None else str(Path(keep).absolute())
@@ -190,7 +200,8 @@ class OttlaCluster:
 
         Returns when it has happened. With `for TIME` it is undone after that time, while the test continues.
         """
-        return Fault(words, self.ask("fault", words=words), self)
+        hit = self.ask("fault", words=words)
+        return Fault(words, hit["broker"], self, hit["in_requests"])
 
     # users of a secured cluster
 

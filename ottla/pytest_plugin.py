@@ -46,6 +46,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="a setting of every broker; may be repeated (ini: ottla_settings, a line for each)",
     )
     group.addoption(
+        "--ottla-api-level",
+        metavar="LEVEL",
+        help="3.9 or 4: whose APIs clients get, those of Kafka 3.9 or of Kafka 4 (ini: ottla_api_level, default 3.9)",
+    )
+    group.addoption(
         "--ottla-links",
         action="store_true",
         default=None,
@@ -62,6 +67,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--ottla-keep", metavar="DIR", help="keep the cluster's logs and data in DIR (ini: ottla_keep)")
     parser.addini("ottla_brokers", "number of brokers", default="3")
     parser.addini("ottla_settings", "settings of every broker, KEY=VALUE, a line for each", type="linelist", default=[])
+    parser.addini("ottla_api_level", "whose APIs clients get, those of Kafka 3.9 or of Kafka 4", default="")
     parser.addini("ottla_links", "connect the brokers through links that can be cut", type="bool", default=False)
     parser.addini("ottla_secure", "with TLS, users who log in, and ACLs", type="bool", default=False)
     parser.addini("ottla_keep", "keep the cluster's logs and data in this directory", default="")
@@ -84,6 +90,7 @@ def cluster_of(config: pytest.Config) -> OttlaCluster:
     return OttlaCluster(
         int(text),
         settings=settings_of([*config.getini("ottla_settings"), *(config.getoption("ottla_setting") or ())]),
+        api_level=config.getoption("ottla_api_level") or config.getini("ottla_api_level") or None,
         links=bool(config.getini("ottla_links")) if links is None else links,
         secure=bool(config.getini("ottla_secure")) if secure is None else secure,
         keep=config.rootpath / keep / worker_of(config) if keep else None,

@@ -38,6 +38,7 @@ MODULES = (
     "broker.network.brief_polling",
     "broker.network.connection",
     "broker.network.connection_state",
+    "broker.network.connection_under_faults",
     "broker.network.file_sender",
     "broker.network.frame_reader",
     "broker.network.kept_buffers",

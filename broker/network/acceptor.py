@@ -169,7 +169,8 @@ class AcceptorSettings(NamedTuple):
     `tls_context`: that of the next handshake; None: the listener is in the clear. `name_of` makes a client's name of its certificate; None:
     the clients' certificates name nobody. `logins`: None: clients do not log in by SASL. `wait_ms` counts a connection; above 0, it waits
     for so many milliseconds, and others behind it. Then `throttle_ms` counts it for its address; above 0, it is closed after so many
-    milliseconds. `tls_refused(address, reason)`: a handshake has failed, or the name in the certificate is none.
+    milliseconds. `tls_refused(address, reason)`: a handshake has failed, or the name in the certificate is none. `connection`: the class of
+    its connections.
     """
 
     listener: str
@@ -184,6 +185,7 @@ class AcceptorSettings(NamedTuple):
     wait_ms: Callable[[], int] = lambda: 0
     throttle_ms: Callable[[str], int] = lambda address: 0
     tls_refused: Callable[[str, str], None] = lambda address, reason: None
+    connection: type[ClientConnection] = ClientConnection
 
 
 class Acceptor:
@@ -303,7 +305,7 @@ class Acceptor:
     def _new_connection(self) -> ClientConnection:
         processor = self._processors[self._next]
         self._next = (self._next + 1) % len(self._processors)
-        return ClientConnection(processor, self._settings.listener)
+        return self._settings.connection(processor, self._settings.listener)
 
     def _arrived(self, connection: ClientConnection) -> bool:
         """Returns False for a connection that is refused."""

@@ -25,7 +25,7 @@ from broker.network.request_channel import Connection, Request, Ring
 from broker.network.turnstile import hung_up
 from protocol.errors import KafkaError
 from protocol.kafka.framing import MalformedRequest, Part, StoredBytes, parse_request_header
-from protocol.types import ANONYMOUS, Buffer, Principal
+from protocol.types import ANONYMOUS, Buffer, ClientSoftware, Principal
 
 if TYPE_CHECKING:
     from broker.network.processor import Processor
@@ -74,6 +74,8 @@ class ClientConnection(Connection):
     def __init__(self, processor: Processor, listener: str) -> None:
         self.listener = listener
         self.remote_address = ""
+        self.remote_port = 0
+        self.software = ClientSoftware()
         self.principal = ANONYMOUS
         self.is_by_token = False
         self.state = ConnectionState.OPEN
@@ -123,6 +125,11 @@ class ClientConnection(Connection):
         return self.state is ConnectionState.OPEN
 
     @property
+    def is_idle(self) -> bool:
+        """Whether it is open, and its client waits for nothing and sends nothing."""
+        return self.is_open and self._frame_began is None and not (self._order.in_flight or self._writer.unsent)
+
+    @property
     def peer(self) -> str:
         """The client's name for the log."""
         return f"{self.remote_address or 'a client'} on {self.listener}"
@@ -134,6 +141,7 @@ class ClientConnection(Connection):
         self._transport = transport  # type: ignore[assignment]
         name = transport.get_extra_info("peername")
         self.remote_address = str(name[0]) if name else ""
+        self.remote_port = int(name[1]) if name and len(name) > 1 else 0
         turnstile = self._processor.turnstile
         if turnstile is None or turnstile.passes(self):
             self.begin()
@@ -383,13 +391,13 @@ class ClientConnection(Connection):
         """Closes only this connection. Answers that were written before are still sent; requests that wait are not handled."""
         if self.state is ConnectionState.OPEN:
             self.refuse(reason)
-            self._drop_requests()
+            self.drop_requests()
 
     def abort(self) -> None:
         """Closes the connection at once. Answers that are not sent yet are dropped."""
         if self.state is ConnectionState.OPEN:
             self.state = ConnectionState.CLOSING
-            self._drop_requests()
+            self.drop_requests()
         if self._transport is not None:
             self._transport.abort()
 
@@ -505,7 +513,8 @@ class ClientConnection(Connection):
         if self._transport is not None:
             self._transport.close()
 
-    def _drop_requests(self) -> None:
+    def drop_requests(self) -> None:
+        """The requests that wait are not handled."""
         if self.ring is not None:
             self.ring.queued -= len(self.queue)
         dropped = list(self.queue)

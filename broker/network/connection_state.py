@@ -43,6 +43,8 @@ class Hold:
     """The connection got a large answer in this turn of the loop: others come first."""
     THROTTLED: Final = 64
     """The client is over a quota: the connection is muted (KIP-219)."""
+    FAULT: Final = 128
+    """An injected fault: nothing arrives any more."""
 
 
 HELD_BYTES_MAX: Final = 1024**2
@@ -70,6 +72,11 @@ class AnswerOrder:
         number = self.received
         self.received = number + 1
         return number
+
+    def drop_held(self) -> None:
+        """The answers that are held for an earlier one are not sent."""
+        self._held.clear()
+        self.held_bytes = 0
 
     def answer_in_turn(self, number: int, make: Callable[[], Sequence[Buffer]]) -> Sequence[Buffer]:
         """Like `answer`, but `make` is called only when the answer can be sent."""

@@ -144,6 +144,8 @@ class LoginGate:
             connection.answer_at_gate((answer,))
             if login.refusal:
                 self._log(connection, login.refusal, login)
+            if login.software is not None:
+                connection.software = login.software
             if login.result is not None:
                 self._done(connection, guest, login.result)
         return False

@@ -27,7 +27,7 @@ from broker.network.large_frames import LargeFrames, Turns
 from broker.network.unsent_answers import UnsentAnswers
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import Part, RequestHeader, response_header
-from protocol.types import Buffer, Principal
+from protocol.types import Buffer, ClientSoftware, Principal
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +58,8 @@ class Connection(asyncio.BufferedProtocol):
     principal: Principal
     is_by_token: bool
     """Whether the client has logged in by a delegation token."""
+    software: ClientSoftware
+    remote_port: int
     queue: deque[Request]
     """The requests that wait, in the order in which they came."""
     held: int

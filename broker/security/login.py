@@ -26,14 +26,15 @@ from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.kafka.framing import MalformedRequest, RequestHeader, parse_request_header, response_header
-from protocol.types import USER, Buffer, Principal
+from protocol.types import USER, Buffer, ClientSoftware, Principal
 
 LENGTH_BYTES = 4
 VERSIONS_REFUSED_MAX = 5
 """Limit of the ApiVersions of a login that are answered with an error. A client asks again once, with v0."""
 
-AnswerApiVersions = Callable[[RequestHeader, Buffer], tuple[bytes, bool]]
-"""(header, frame) -> (the body of the answer, whether it has the versions). May set the version in the header to that of the answer."""
+AnswerApiVersions = Callable[[RequestHeader, Buffer], tuple[bytes, ClientSoftware | None]]
+"""(header, frame) -> (the body of the answer, what the client says of itself, or None if the answer does not have the versions). May set
+the version in the header to that of the answer."""
 
 
 class _State(Enum):
@@ -111,6 +112,8 @@ class Login:
     def __init__(self, logins: Logins, before: LoggedIn | None = None) -> None:
         self.result: LoggedIn | None = None
         """Set when the login is done."""
+        self.software: ClientSoftware | None = None
+        """Set when the client has said it."""
         self._logins = logins
         self._before = before
         self._state = _State.BEGINS if before is None else _State.HANDSHAKE
@@ -145,9 +148,10 @@ class Login:
         if header.api_key == ApiKey.SASL_HANDSHAKE:
             return self._handshake(header, frame)
         if header.api_key == ApiKey.API_VERSIONS and self._state is _State.BEGINS:
-            body, has_versions = self._logins.answer_api_versions(header, frame)
-            if has_versions:
+            body, software = self._logins.answer_api_versions(header, frame)
+            if software is not None:
                 self._state = _State.HANDSHAKE
+                self.software = software
             elif self._versions_refused == VERSIONS_REFUSED_MAX:
                 raise LoginFailed("it repeats ApiVersions that cannot be answered")
             else:

@@ -55,11 +55,13 @@ def plan(
     live: Collection[int],
     *,
     is_being_deleted: bool = False,
+    may_change_factor: bool = True,
 ) -> Assignment:
     """The partition's new assignment; `target` None cancels the move. `live` are the brokers that may get new replicas.
 
     Target brokers that already have a replica may be dead. Raises KafkaError, with Kafka's codes and in Kafka's order:
-    INVALID_REPLICA_ASSIGNMENT, NO_REASSIGNMENT_IN_PROGRESS, UNKNOWN_TOPIC_OR_PARTITION.
+    INVALID_REPLICA_ASSIGNMENT, NO_REASSIGNMENT_IN_PROGRESS, UNKNOWN_TOPIC_OR_PARTITION, and unless `may_change_factor`
+    INVALID_REPLICATION_FACTOR, last.
     """
     if target is None:
         if not is_under_way(current):
@@ -77,6 +79,11 @@ def plan(
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
     if is_being_deleted:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The topic is being deleted.")
+    factor = len(target_of(current))
+    if target is not None and len(target) != factor and not may_change_factor:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR, f"The replication factor is changed from {factor} to {len(target)}"
+        )
     return new
 
 

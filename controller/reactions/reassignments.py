@@ -55,9 +55,9 @@ Results = dict[TopicPartition, KafkaError | None]
 # -- requests ---------------------------------------------------------------------------------------------------------
 
 
-async def alter(term: Term, targets: Targets) -> Results:
+async def alter(term: Term, targets: Targets, *, may_change_factor: bool = True) -> Results:
     """Handles a request through the API. It replaces a request for the same partition in `/admin/reassign_partitions`."""
-    plans, results = _plan(term, targets)
+    plans, results = _plan(term, targets, may_change_factor=may_change_factor)
     results.update(dict.fromkeys(plans))
     changes = {tp: new for tp, new in plans.items() if new != term.cluster.move_of(tp)}
     if plans:
@@ -67,7 +67,9 @@ async def alter(term: Term, targets: Targets) -> Results:
     return results
 
 
-def _plan(term: Term, targets: Targets) -> tuple[dict[TopicPartition, Assignment], Results]:
+def _plan(
+    term: Term, targets: Targets, *, may_change_factor: bool = True
+) -> tuple[dict[TopicPartition, Assignment], Results]:
     """(new assignments of the partitions that may move, errors of the others)"""
     cluster = term.cluster
     plans: dict[TopicPartition, Assignment] = {}
@@ -76,7 +78,12 @@ def _plan(term: Term, targets: Targets) -> tuple[dict[TopicPartition, Assignment
         is_being_deleted = tp.topic in cluster.topics_to_delete
         try:
             plans[tp] = reassignment.plan(
-                tp, cluster.move_of(tp), target, cluster.live, is_being_deleted=is_being_deleted
+                tp,
+                cluster.move_of(tp),
+                target,
+                cluster.live,
+                is_being_deleted=is_being_deleted,
+                may_change_factor=may_change_factor,
             )
         except KafkaError as error:
             refused[tp] = error

@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
+from protocol.conversation.rule import Rule
 from tools.faults.words import Breakage
 from tools.wire.security import Security
+
+OF_REQUESTS = "requests"
+"""Faults in single requests, in `Cluster.impossible`."""
 
 
 class State(Enum):
@@ -53,6 +57,12 @@ class Node(Victim, Protocol):
     def join(self, breakage: Breakage | None) -> None:
         """Undoes `sever`; without a breakage, everything that was severed here. Does nothing if there is nothing to undo."""
 
+    def add_rule(self, rule: Rule) -> None:
+        """What is to happen to requests. Of brokers only."""
+
+    def remove_rules(self, ids: Sequence[str] | None) -> None:
+        """None: all. Does nothing if there are none."""
+
     def fill_disk(self) -> None: ...
 
     def free_disk(self) -> None:
@@ -72,7 +82,7 @@ class Cluster(Protocol):
 
     @property
     def impossible(self) -> Mapping[str, str]:
-        """Action, or word of a broken link (from, delay, throttle, half) -> why this cluster cannot have it."""
+        """Action, OF_REQUESTS, or word of a broken link (from, delay, throttle, half) -> why this cluster cannot have it."""
 
     @property
     def record_file(self) -> Path:
@@ -86,6 +96,12 @@ class Cluster(Protocol):
         """Where this machine reaches the broker."""
 
     def broker(self, broker_id: int) -> Node: ...
+
+    def shared_claims(self) -> str:
+        """A new directory of which all brokers take what a rule may hit (`Rule.claims`); empty: there is none. Raises ClusterError."""
+
+    def drop_claims(self) -> None:
+        """Removes the directories of `shared_claims`."""
 
     def zookeeper(self) -> Node | None:
         """None if the cluster uses a ZooKeeper that is not its own."""

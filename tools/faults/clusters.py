@@ -1,4 +1,4 @@
-"""The cluster that faults hit, from the options that name one: `--dir`, `--compose` or `--fault-command`; and what all of them share."""
+"""The cluster that faults hit, from the option that names one (`--dir`, `--compose`, `--fault-command`, `--links`); what all share."""
 
 from __future__ import annotations
 
@@ -18,12 +18,26 @@ POLL_S = 0.2
 
 
 def find_target(
-    directory: Path | None, project: str | None, fault_command: str | None, bootstrap_server: str | None
+    directory: Path | None,
+    project: str | None,
+    fault_command: str | None,
+    bootstrap_server: str | None,
+    links: Path | None = None,
 ) -> Cluster | None:
-    """None without an option that names one. Raises ClusterError, NoBootstrapServer, UsageError."""
-    if sum(option is not None for option in (directory, project, fault_command)) > 1:
-        raise click.UsageError("--dir, --compose and --fault-command name a cluster each; give one of them")
+    """None without an option that names one. `links` and `fault_command` together: requests by the first, all else by the second.
+
+    Raises ClusterError, NoBootstrapServer, UsageError.
+    """
+    if sum(option is not None for option in (directory, project, links or fault_command)) > 1:
+        names = "--dir, --compose and --fault-command" if links is None else "--dir, --compose and --links"
+        raise click.UsageError(f"{names} name a cluster each; give one of them")
+    if links is not None and bootstrap_server is not None:
+        raise click.UsageError("--links and --bootstrap-server name a cluster each; give one of them")
     # Imported late: each needs libraries that the others do not.
+    if links is not None:
+        from tools.faults.proxied import ProxiedCluster
+
+        return ProxiedCluster(links, fault_command)
     if fault_command is not None:
         from tools.admin.bootstrap import addresses_of, find_bootstrap_servers
         from tools.faults.commanded import CommandedCluster, brokers_of

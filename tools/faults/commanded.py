@@ -16,12 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from protocol.conversation.rule import Rule
 from protocol.kafka.api_keys import ApiKey
 from protocol.types import Address
 from tools.admin.bootstrap import no_answer
 from tools.cluster.ports import accepts_connections
 from tools.cluster.processes import ClusterError
-from tools.faults.cluster import State
+from tools.faults.cluster import OF_REQUESTS, State
 from tools.faults.record import state_directory
 from tools.faults.roles import METADATA_VERSION
 from tools.faults.words import Breakage
@@ -31,6 +32,7 @@ from tools.wire.security import PLAINTEXT, Security
 
 ANSWER_TIMEOUT_S = 10.0
 PROGRAM_TIMEOUT_S = 120.0
+NO_RULES = "--fault-command cannot break single requests: use --dir"
 NO_SESSIONS = "--fault-command cannot expire a session"
 
 
@@ -79,6 +81,12 @@ class CommandedBroker:
             self.is_harmed = False
             self.remember()
 
+    def add_rule(self, rule: Rule) -> None:
+        raise ClusterError(NO_RULES)
+
+    def remove_rules(self, ids: Sequence[str] | None) -> None:
+        """There are none."""
+
     def fill_disk(self) -> None:
         self.is_harmed = True
         self._do("fill-disk", self.current)
@@ -115,7 +123,7 @@ class CommandedBroker:
 class CommandedCluster:
     """The brokers that Metadata lists when it is made. Its ZooKeeper or its KRaft controllers are not victims."""
 
-    impossible: Mapping[str, str] = {"expire-session": NO_SESSIONS}
+    impossible: Mapping[str, str] = {"expire-session": NO_SESSIONS, OF_REQUESTS: NO_RULES}
 
     def __init__(self, command: str, addresses: Mapping[int, Address], name: str = "") -> None:
         """`addresses`: of each broker. `name`: of the cluster, under which faults are remembered until they are healed; empty: they
@@ -136,6 +144,12 @@ class CommandedCluster:
         for broker, (address, state, is_harmed) in self._remembered().items():
             known = self._brokers.setdefault(broker, CommandedBroker(program, broker, address, self._remember))
             known.current, known.is_harmed = state, is_harmed
+
+    def shared_claims(self) -> str:
+        return ""
+
+    def drop_claims(self) -> None:
+        """There are none."""
 
     def _remember(self) -> None:
         """Writes the harmed brokers to a file, because Metadata does not list brokers that are down."""

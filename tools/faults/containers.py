@@ -12,16 +12,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from protocol.conversation.rule import FAULT_SOCKET, Rule
+from protocol.json_lines import NobodyListens, answered
 from protocol.numbers import is_plain_number
 from tools.admin.bootstrap import parse_properties
 from tools.cluster.links.rules import ZOOKEEPER
 from tools.cluster.local_cluster import STOP_TIMEOUT_S
 from tools.cluster.processes import ClusterError
 from tools.faults import networks, volume_disk
-from tools.faults.cluster import State
+from tools.faults.cluster import OF_REQUESTS, State
 from tools.faults.docker_command import docker, environment_of, inspect
 from tools.faults.packets import DROP_OR_RESET, Host
 from tools.faults.record import state_directory
+from tools.faults.rule_socket import RuleSocket
 from tools.faults.words import Breakage
 from tools.wire.client_properties import read_security
 from tools.wire.security import PLAINTEXT, Security
@@ -37,6 +40,11 @@ ZOOKEEPER_CONNECT = "KAFKA_ZOOKEEPER_CONNECT"
 CONFIG, SECURED = "OTTLA_CONFIG", "/secured/security/"
 """Where the brokers of docker-compose.secure.yml have their settings, beside their certificates and how admin connects."""
 ALL_ADDRESSES = {"", "0.0.0.0", "::"}
+FAULT_INJECTION = "KAFKA_BROKER_FAULT_INJECTION"
+NO_RULES = f"faults in single requests need {FAULT_INJECTION}=true in the environment of the brokers' containers"
+RULES_SOCKET = f"/var/lib/ottla/{FAULT_SOCKET}"
+"""In a broker's container."""
+ASK = ("python3", "-P", "-m", "protocol.json_lines")
 NO_SESSIONS = "expire-session needs the brokers' own ZooKeeper on this machine: use --dir"
 
 
@@ -89,6 +97,24 @@ class Container:
             rules = breakage.rules(self.broker_id, self.cluster.broker_ids)
             networks.remove_rules(self.name, rules, self.cluster.hosts())
 
+    def add_rule(self, rule: Rule) -> None:
+        if self.broker_id is None:
+            raise ClusterError("ZooKeeper has no requests of clients")
+        self._rules().add(rule)
+
+    def remove_rules(self, ids: Sequence[str] | None) -> None:
+        if self.broker_id is not None:
+            self._rules().remove(ids)
+
+    def _rules(self) -> RuleSocket:
+        return RuleSocket(self._ask, f"broker {self.broker_id} in container {self.name}", NO_RULES)
+
+    def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Raises NoAnswer, ClusterError."""
+        if self.state() is State.ENDED:
+            raise NobodyListens(f"{self.name} does not run")
+        return answered(docker("exec", self.name, *ASK, RULES_SOCKET, json.dumps(request)))
+
     def fill_disk(self) -> None:
         volume_disk.fill(self.name, self._saved("disk"))
 
@@ -116,6 +142,7 @@ class ComposeCluster:
         self._brokers: dict[int, Container] = {}
         self._addresses: dict[int, tuple[str, int]] = {}
         self._is_secured = False
+        self._takes_rules = True
         connects = set()
         for found in containers:
             name, environment = name_of(found), environment_of(found)
@@ -128,6 +155,7 @@ class ComposeCluster:
                 raise ClusterError(f"containers {self._brokers[broker_id].name} and {name} are both broker {broker_id}")
             self._brokers[broker_id] = Container(name, broker_id, self)
             self._addresses[broker_id] = published_address(found)
+            self._takes_rules &= environment.get(FAULT_INJECTION) == "true"
             self._is_secured |= environment.get(CONFIG, "").startswith(SECURED)
             connects.add(environment.get(ZOOKEEPER_CONNECT, "").partition(":")[0])
         if not self._brokers:
@@ -148,6 +176,7 @@ class ComposeCluster:
         """Also words of links. If a disk cannot be checked now, it is checked when a fault fills it."""
         return {
             "expire-session": NO_SESSIONS,
+            **({} if self._takes_rules else {OF_REQUESTS: NO_RULES}),
             **dict.fromkeys(("delay", "throttle", "half"), DROP_OR_RESET),
             **self._impossible,
         }
@@ -160,6 +189,13 @@ class ComposeCluster:
             if all(too_large):
                 found["fill-disk"] = str(too_large[0])
         return found
+
+    def shared_claims(self) -> str:
+        """None: the containers share no directory, so each broker counts the requests that a rule hits."""
+        return ""
+
+    def drop_claims(self) -> None:
+        """There are none."""
 
     @property
     def record_file(self) -> Path:

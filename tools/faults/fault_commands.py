@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import click
 
+from protocol.conversation.rule import CLOSE_IDLE
 from tools.admin.bootstrap import BOOTSTRAP_VARIABLE, NoBootstrapServer
 from tools.admin.connection import format_option
 from tools.admin.naming import bootstrap_option, compose_option, directory_option, fault_command_option
@@ -26,13 +27,15 @@ from tools.faults.cluster import Cluster
 from tools.faults.clusters import SESSION_DEFAULT_S, find_target, session_s, who_does_not_serve
 from tools.faults.processes import ProcessCluster
 from tools.faults.record import FaultRecord
+from tools.faults.request_words import VERBS as REQUEST_VERBS
+from tools.faults.request_words import is_request_fault
 from tools.faults.roles import Roles
 from tools.faults.rounds import Rounds, why_not
 from tools.faults.schedule import Kind, all_kinds, schedule
 from tools.faults.script import DoneFault, Faulted, FaultRun, check, why_impossible
-from tools.faults.words import LASTING, OF_LINKS, OPTIONS, VERBS, FaultError, seconds_of, words_of
+from tools.faults.words import LASTING, OF_LINKS, OPTIONS, VERBS, FaultError, Words, parse_words, seconds_of, words_of
 from tools.interrupts import termination_as_interrupt
-from tools.numbers import FILE, IntRange
+from tools.numbers import DIRECTORY, FILE, IntRange
 from tools.terminal import echo
 
 Command = TypeVar("Command", bound=Callable[..., None])
@@ -54,12 +57,25 @@ HELP = {
     "fill-disk": "Fill the log directory, which must be on a small file system of its own.",
     "heal": "Undo the faults of this role or broker; without a role, all faults.",
 }
+REQUEST_HELP = {
+    "answer": "Answer requests with an error: produce of orders-0 with NOT_LEADER_OR_FOLLOWER 3 times.",
+    "lose": "Do the work, and lose the answer: the answer to end-txn once.",
+    "drop": "Lose requests: join-group of client billing-*.",
+    "delay": "Answer later: fetch by 200ms +-50ms for 10s.",
+    "throttle": "Answer as if the client were over its quota: client batch-7 by 300ms.",
+    "garble": "Change a bit of the records: the answer to fetch once.",
+    "refuse": "End connections at their first request: connections of client X.",
+    "close": "Close connections that wait for nothing: idle connections now.",
+}
 
 
 def cluster_options(command: Command) -> Command:
-    """`--dir`, `--compose`, `--fault-command`, `--bootstrap-server`."""
+    """`--dir`, `--compose`, `--fault-command`, `--bootstrap-server`, `--links`."""
     for option in (
         bootstrap_option(f"with --fault-command: where the brokers are  [default: ${BOOTSTRAP_VARIABLE}]"),
+        click.option(
+            "--links", type=DIRECTORY, metavar="DIR", help="the cluster behind the `ottla links` of this directory"
+        ),
         fault_command_option(),
         compose_option(),
         directory_option(),
@@ -109,8 +125,20 @@ def _add(verb: str) -> None:
     fault.command(verb, short_help=HELP[verb])(decorated)
 
 
+def _add_of_requests(verb: str) -> None:
+    def command(words: tuple[str, ...], **options: Any) -> None:
+        fault_in_requests(" ".join((verb, *words)), **options)
+
+    command.__doc__ = REQUEST_HELP[verb]
+    decorated = click.argument("words", nargs=-1, required=True, metavar="WORDS")(cluster_options(command))
+    dashes = {"ignore_unknown_options": True}  # before a word, as before those of other faults
+    fault.command(verb, short_help=REQUEST_HELP[verb], context_settings=dashes)(decorated)
+
+
 for _verb in VERBS:
     _add(_verb)
+for _verb in REQUEST_VERBS:
+    _add_of_requests(_verb)
 
 
 def one_fault(
@@ -120,16 +148,21 @@ def one_fault(
     project: str | None,
     fault_command: str | None,
     bootstrap_server: str | None,
+    links: Path | None,
     **options: Any,
 ) -> None:
     """Carries one fault out; with `for`, undoes it afterwards."""
     said = {key: options.get(key.replace("-", "_")) or options.get(f"{key}_") for key in OPTIONS}
     given = {key: "" if value is True else str(value) for key, value in said.items() if value}
+    if is_request_fault(f"{verb} {role}"):
+        behind = (f"{key} {value}".rstrip() for key, value in given.items())
+        fault_in_requests(" ".join((verb, role, *behind)), directory, project, fault_command, bootstrap_server, links)
+        return
     with errors_in_one_line(), termination_as_interrupt():
         words = words_of(verb, role, given, " ".join(filter(None, (verb, role))))
         if words.role == "it":
             raise FaultError("`it` is for scripts; name a role")
-        cluster = named_cluster(directory, project, fault_command, bootstrap_server)
+        cluster = named_cluster(directory, project, fault_command, bootstrap_server, links)
         reason = why_impossible(words, cluster)
         if reason is not None:
             raise FaultError(reason)
@@ -148,6 +181,38 @@ def one_fault(
                     _say_undone(faulted.undo_noted(words))
         if words.lasts_s is None and verb in LASTING:
             echo("It lasts until `ottla fault heal`.")
+
+
+def fault_in_requests(
+    line: str,
+    directory: Path | None,
+    project: str | None,
+    fault_command: str | None,
+    bootstrap_server: str | None,
+    links: Path | None,
+) -> None:
+    """Gives the brokers a rule about requests. They end it themselves after its `for`."""
+    with errors_in_one_line():
+        words = parse_words(line)
+        if words.at_s is not None:
+            raise FaultError(f"{line!r}: a time is for scripts, such as `ottla fault run`")
+        cluster = named_cluster(directory, project, fault_command, bootstrap_server, links)
+        reason = why_impossible(words, cluster)
+        if reason is not None:
+            raise FaultError(reason)
+        rows, _ = Faulted(cluster, (), record=FaultRecord(cluster.record_file)).carry_out(words)
+        for error in dict.fromkeys(str(row) for row in rows if row.error):
+            echo(error, err=True)
+        brokers = ", ".join(str(row.broker) for row in rows if not row.error)
+        if not brokers:
+            sys.exit(1)
+        echo(f"{words}: at broker {brokers}" if len(rows) == 1 else f"{words}: at brokers {brokers}")
+        if words.lasts_s is None and verb_lasts(words):
+            echo("It lasts until `ottla fault heal`.")
+
+
+def verb_lasts(words: Words) -> bool:
+    return words.request is not None and words.request.rule.effect != CLOSE_IDLE
 
 
 def _say_undone(rows: Sequence[DoneFault]) -> None:
@@ -201,6 +266,7 @@ def run(
     project: str | None,
     fault_command: str | None,
     bootstrap_server: str | None,
+    links: Path | None,
     output: str,
     **options: Any,
 ) -> None:
@@ -223,7 +289,7 @@ def run(
             from tools.faults.scenario import read_scenario
 
             scripted = read_scenario(scenario)
-        cluster = named_cluster(directory, project, fault_command, bootstrap_server)
+        cluster = named_cluster(directory, project, fault_command, bootstrap_server, links)
         record = FaultRecord(cluster.record_file)
         if scenario is not None:
             check(scripted, cluster)
@@ -353,15 +419,21 @@ def wait_until_served(cluster: Cluster) -> None:
 
 
 def named_cluster(
-    directory: Path | None, project: str | None, fault_command: str | None, bootstrap_server: str | None
+    directory: Path | None,
+    project: str | None,
+    fault_command: str | None,
+    bootstrap_server: str | None,
+    links: Path | None,
 ) -> Cluster:
     """The cluster of the options; without one, that of ./ottla-cluster. Raises ClusterError, UsageError."""
     if bootstrap_server is not None and fault_command is None:
-        raise click.UsageError("--bootstrap-server is for --fault-command; --dir and --compose know their brokers")
-    if directory is None and project is None and fault_command is None:
+        raise click.UsageError(
+            "--bootstrap-server is for --fault-command; --dir, --compose and --links know their brokers"
+        )
+    if directory is None and project is None and fault_command is None and links is None:
         directory = DEFAULT_DIRECTORY
     try:
-        found = find_target(directory, project, fault_command, bootstrap_server)
+        found = find_target(directory, project, fault_command, bootstrap_server, links)
     except NoBootstrapServer as problem:
         raise ClusterError(str(problem)) from None
     assert found is not None

@@ -51,6 +51,7 @@ def heal_node(node: Node) -> None:
     """Undoes every fault of one broker or of ZooKeeper. Raises ClusterError, ZooKeeperError."""
     node.join(None)
     _resume_if_paused(node)
+    node.remove_rules(None)
     node.free_disk()
     _start_if_ended(node)
 
@@ -81,9 +82,11 @@ def heal(cluster: Cluster) -> None:
     if zookeeper is not None:
         nodes.insert(0, zookeeper)
     joined = to_all(lambda node: node.join(None), nodes)
+    cluster.drop_claims()
     resumed = to_all(_resume_if_paused, nodes)
+    unruled = to_all(lambda node: node.remove_rules(None), nodes)
     freed = to_all(lambda node: node.free_disk(), nodes)
-    raise_first([*joined, *resumed, *freed, *to_all(_start_if_ended, nodes)])
+    raise_first([*joined, *resumed, *unruled, *freed, *to_all(_start_if_ended, nodes)])
 
 
 def to_all(act: Callable[[Hit], None], victims: Sequence[Hit]) -> list[Exception]:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from protocol.conversation import rule as conversation
+from protocol.conversation.rule import FAULT_SOCKET
+from protocol.json_lines import ask
 from protocol.zk.operations import ZkError
 from protocol.zk.session import ZooKeeperSession
 from protocol.zk.znodes import BrokerIdZNode
@@ -20,13 +26,18 @@ from tools.cluster.zookeeper import EmbeddedZooKeeper
 from tools.cluster.zookeeper_place import place_of_brokers
 from tools.failures import AdminError
 from tools.faults import full_disk
-from tools.faults.cluster import State
-from tools.faults.record import RECORD
+from tools.faults.cluster import OF_REQUESTS, State
+from tools.faults.record import RECORD, FaultRecord
+from tools.faults.rule_socket import RuleSocket
 from tools.faults.session_expiry import expire_session
 from tools.faults.words import OF_LINKS, Breakage
 from tools.wire.security import Security
 
 ZOOKEEPER_TIMEOUT_S = 60.0
+NO_RULES = (
+    "its brokers take no rules about requests: they need broker.fault.injection=true, which `ottla cluster start` sets"
+)
+WHY_NO_RULES = "it is not ready yet, or has no broker.fault.injection=true"
 NO_LINKS = "this cluster has no links to cut: `ottla cluster start --links` makes one that has"
 
 
@@ -87,6 +98,24 @@ class Broker:
     def join(self, breakage: Breakage | None) -> None:
         if self.cluster.links is not None:
             _links(self.cluster).join(self.broker_id, breakage)
+
+    def add_rule(self, rule: conversation.Rule) -> None:
+        began = now_ms()
+        self._rules.add(rule)
+        self.cluster.fault_log.write("rule_made", began, broker=self.broker_id, rule=rule.id)
+
+    def remove_rules(self, ids: Sequence[str] | None) -> None:
+        if self.state() is not State.RUNNING:
+            return
+        began = now_ms()
+        if gone := self._rules.remove(ids):
+            self.cluster.fault_log.write("rules_removed", began, broker=self.broker_id, rules=gone)
+
+    @property
+    def _rules(self) -> RuleSocket:
+        return RuleSocket(
+            partial(ask, _rules_socket(self.cluster, self.broker_id)), f"broker {self.broker_id}", WHY_NO_RULES
+        )
 
     def fill_disk(self) -> None:
         others = [
@@ -157,6 +186,12 @@ class ZooKeeper:
         if self.cluster.links is not None:
             _links(self.cluster).join(None, breakage)
 
+    def add_rule(self, rule: conversation.Rule) -> None:
+        raise ClusterError("ZooKeeper has no requests of clients")
+
+    def remove_rules(self, ids: Sequence[str] | None) -> None:
+        """It has none."""
+
     def fill_disk(self) -> None:
         raise ClusterError("fill-disk is for brokers")
 
@@ -212,6 +247,10 @@ class _Links:
             raise ClusterError(str(problem)) from None
 
 
+def _rules_socket(cluster: LocalCluster, broker_id: int) -> Path:
+    return Path(cluster.directory) / f"broker-{broker_id}" / FAULT_SOCKET
+
+
 def _node(victim: int | None) -> str:
     return ZOOKEEPER if victim is None else str(victim)
 
@@ -255,18 +294,36 @@ class ProcessCluster:
     @property
     def impossible(self) -> Mapping[str, str]:
         found = dict.fromkeys(OF_LINKS, NO_LINKS) if self.cluster.links is None else {}
+        if not any(_rules_socket(self.cluster, broker).exists() for broker in self.broker_ids):
+            found[OF_REQUESTS] = NO_RULES
         too_large = [full_disk.why_not(self.cluster.log_directories(broker)) for broker in self.broker_ids]
         if too_large and all(too_large):
             found["fill-disk"] = str(too_large[0])
         return found
 
+    def drop_claims(self) -> None:
+        for directory in self.cluster.directory.glob("claims-*"):
+            shutil.rmtree(directory, ignore_errors=True)
+
     @property
     def record_file(self) -> Path:
         return self.cluster.directory / RECORD
 
+    def shared_claims(self) -> str:
+        try:
+            return tempfile.mkdtemp(prefix="claims-", dir=self.cluster.directory)
+        except OSError as problem:
+            raise ClusterError(f"{self.cluster.directory} cannot be written: {problem.strerror}") from None
+
     def is_stopped(self) -> bool:
-        """Whether somebody has stopped the cluster: nothing runs, and no fault is the reason. A heal must not start such a cluster."""
-        return not self.cluster.running() and not self.record_file.exists()
+        """Whether somebody has stopped the cluster: nothing runs, and no fault is the reason. A heal must not start such a cluster.
+
+        A fault in requests stops no process, and a stopped one has none.
+        """
+        if self.cluster.running():
+            return False
+        noted = FaultRecord(self.record_file).all()
+        return not self.record_file.exists() or (bool(noted) and all(row.words.request is not None for row in noted))
 
     def session_s(self) -> float:
         """The brokers' `zookeeper.session.timeout.ms`, in seconds."""

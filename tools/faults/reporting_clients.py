@@ -20,7 +20,18 @@ PROMPT = {
 }
 """Settings with which librdkafka looks for a new leader sooner than by default."""
 READER = {"group.id": "unused", "enable.auto.commit": False, "log_level": 2}
-MOVING = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
+MOVING = {
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.REPLICA_NOT_AVAILABLE,
+    KafkaError.KAFKA_STORAGE_ERROR,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError._TRANSPORT,
+}
+"""What a question about a partition gets while its leader changes, or begins to lead."""
 DRAIN_S = 120.0
 PURGED_S = 10.0
 """How long to wait until the records of a producer that ended are reported as failed."""
@@ -155,7 +166,7 @@ class Load:
 
 
 def watermarks(consumer: Consumer, partition: TopicPartition) -> tuple[int, int]:
-    """The log start and the high watermark. Retries for 30 s while the leader that Metadata names does not know yet that it leads."""
+    """The log start and the high watermark. Retries for 30 s while the leader changes. Raises KafkaException."""
     deadline = time.monotonic() + 30
     while True:
         try:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
+from protocol.conversation.rule import LOOKS_FOR_ROLES
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
 from tools.faults.cluster import Cluster, State
@@ -15,7 +16,6 @@ from tools.wire.client import ask
 from tools.wire.security import Security
 
 ANSWER_TIMEOUT_S = 1.0
-CLIENT_ID = "ottla"
 METADATA_VERSION = 9
 FIND_COORDINATOR_VERSION = 3
 GROUP_KEY, TRANSACTION_KEY = 0, 1
@@ -90,7 +90,7 @@ class Roles:
             ApiKey.METADATA,
             METADATA_VERSION,
             _about(topic),
-            CLIENT_ID,
+            LOOKS_FOR_ROLES,
             self._security,
         )
         return {} if answer is None else _partitions(answer) or {}
@@ -141,7 +141,7 @@ class Roles:
             if self._cluster.broker(broker).state() is not State.RUNNING:
                 continue
             answer = ask(
-                self._cluster.address(broker), ANSWER_TIMEOUT_S, api_key, version, body, CLIENT_ID, self._security
+                self._cluster.address(broker), ANSWER_TIMEOUT_S, api_key, version, body, LOOKS_FOR_ROLES, self._security
             )
             found = None if answer is None else read(answer)
             if found is not None:

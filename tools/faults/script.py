@@ -6,15 +6,17 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from protocol.conversation.rule import CLOSE_IDLE
 from tools.cluster.fault_log import named_as
 from tools.cluster.processes import ClusterError
 from tools.failures import ExpectedError
-from tools.faults.cluster import Cluster, Node
+from tools.faults.cluster import OF_REQUESTS, Cluster, Node, State
 from tools.faults.faults import ACTIONS, heal
 from tools.faults.record import FaultRecord
+from tools.faults.request_words import RequestFault
 from tools.faults.roles import Roles
 from tools.faults.words import (
     ROLES,
@@ -56,6 +58,7 @@ class ScriptedFault:
     """`at_s`: seconds since the start of the replay. `role`: one of ROLES, such as `leader of departures-0`.
 
     `breakage`: which links, for `isolate` and `cut`. `lasts_s`: after that time the fault is undone; None: at the end, or by another.
+    `request`: of a fault in single requests.
     """
 
     verb: str
@@ -63,10 +66,11 @@ class ScriptedFault:
     at_s: float
     breakage: Breakage | None = None
     lasts_s: float | None = None
+    request: RequestFault | None = None
 
     @property
     def words(self) -> Words:
-        return Words(self.verb, self.role, self.breakage, self.lasts_s)
+        return Words(self.verb, self.role, self.breakage, self.lasts_s, request=self.request)
 
     def __str__(self) -> str:
         return f"{self.words} at {self.at_s:g}s"
@@ -88,9 +92,13 @@ class DoneFault:
     error: str = ""
     links: str = ""
     """Which links `isolate` and `cut` broke, in words."""
+    took_s: float = 0.0
+    """Until it was carried out: a program of the user, or a clean stop, may take long."""
 
     def to_row(self) -> dict[str, Any]:
-        return asdict(self)
+        row = asdict(self)
+        del row["took_s"]
+        return row
 
     def __str__(self) -> str:
         """`kill leader of t-0: broker 2, which leads t-0, t-3`."""
@@ -107,7 +115,7 @@ def parse(text: str) -> ScriptedFault:
     words = parse_words(text)
     if words.at_s is None:
         raise FaultError(f"{text!r} is not `ACTION ROLE at TIME`: it says no time")
-    return ScriptedFault(words.verb, words.role, words.at_s, words.breakage, words.lasts_s)
+    return ScriptedFault(words.verb, words.role, words.at_s, words.breakage, words.lasts_s, words.request)
 
 
 def parse_all(texts: Sequence[str]) -> list[ScriptedFault]:
@@ -128,6 +136,9 @@ def check(faults: Sequence[ScriptedFault], cluster: Cluster) -> None:
 
 def why_impossible(words: Words, cluster: Cluster) -> str | None:
     """Why this cluster cannot have the fault, as far as that is known before it happens."""
+    if words.request is not None:
+        role = words.request.role
+        return cluster.impossible.get(OF_REQUESTS) or (why_impossible(Words("heal", role), cluster) if role else None)
     broker_id = broker_of(words.role)
     if words.verb in cluster.impossible:
         return cluster.impossible[words.verb]
@@ -256,6 +267,8 @@ class Faulted:
     def carry_out(self, words: Words, last: Sequence[Node] = ()) -> tuple[list[DoneFault], list[Node]]:
         """Returns a row for each victim that was tried, and the victims. `last`: the victims that `it` stands for."""
         begun = self._now_ns()
+        if words.request is not None:
+            return self._break_requests(words, words.request, begun)
         if not words.role:
             return [DoneFault(words.verb, "everything", None, begun, error=_error_of(self.heal_all))], []
         try:
@@ -275,18 +288,51 @@ class Faulted:
             )
             row = DoneFault(words.verb, words.role, broker, self._now_ns(), partitions, links=str(words.breakage or ""))
             row.error = self._act(words, victim)
+            row.took_s = (self._now_ns() - row.at_ns) / 1e9
             rows.append(row)
         return rows, victims
 
+    def _break_requests(self, words: Words, fault: RequestFault, begun: int) -> tuple[list[DoneFault], list[Node]]:
+        """Gives the rule to the brokers that it is for. Those that are not running have no requests."""
+        try:
+            victims = (
+                self._victims(Words("kill", fault.role), ())
+                if fault.role
+                else [self._cluster.broker(broker) for broker in self._cluster.broker_ids]
+            )
+            running = [victim for victim in victims if victim.state() is not State.ENDED]
+            if not running:
+                raise ClusterError("no broker is running")
+            rule = fault.rule
+            if rule.times and len(running) > 1:
+                rule = replace(rule, claims=self._cluster.shared_claims())
+        except ClusterError as problem:
+            return [DoneFault(words.verb, words.role, None, begun, error=str(problem))], []
+        rows = []
+        for victim in running:
+            row = DoneFault(words.verb, words.role, victim.broker_id, self._now_ns())
+            if self._record is not None and rule.effect != CLOSE_IDLE:
+                self._record.note(words, victim.broker_id)
+            row.error = _error_of(lambda v=victim: v.add_rule(rule))  # type: ignore[misc]
+            rows.append(row)
+        return rows, running
+
     def undo(self, words: Words, victims: Sequence[Node]) -> list[DoneFault]:
         """Undoes a fault of these victims; a row `heal` for each."""
-        undo = ACTIONS[words.verb].undo
-        assert undo is not None
+        request, undo = words.request, ACTIONS[words.verb].undo if words.request is None else None
+        assert request is not None or undo is not None
+
+        def undo_at(victim: Node) -> None:
+            if request is not None:
+                victim.remove_rules([request.rule.id])
+            elif undo is not None:
+                undo(victim, words.breakage)
+
         rows = []
         for victim in victims:
             row = DoneFault("heal", words.role, victim.broker_id, self._now_ns())
             with named_as(words.role):
-                row.error = _error_of(lambda v=victim: undo(v, words.breakage))  # type: ignore[misc]
+                row.error = _error_of(lambda v=victim: undo_at(v))  # type: ignore[misc]
             if not row.error:
                 self._strike(words, victim.broker_id)
             rows.append(row)

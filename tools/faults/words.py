@@ -2,17 +2,20 @@
 
     ACTION ROLE [from WHOM[,WHOM]] [one-way in|out] [delay TIME] [throttle RATE] [reset] [half] [for TIME] [at TIME]
 
-docs/FAULTS.md explains them. The command line writes the words behind the role with two dashes; the other two accept both.
+Faults in single requests have words of their own (`request_words.py`). docs/FAULTS.md explains all. The command line writes the words
+behind the role with two dashes; the other two accept both.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tools.cluster.links.rules import CLEAR, DELAY_MAX_S, RATE_MAX, RATE_MIN, ZOOKEEPER, Effect, Rule
 from tools.failures import ExpectedError
+from tools.faults.request_words import VERBS as REQUEST_VERBS
+from tools.faults.request_words import BadWords, RequestFault, is_request_fault, line_of, parse_request_fault
 from tools.points_in_time import NoTime, parse_duration_ms
 
 VERBS = (
@@ -127,8 +130,12 @@ class Words:
     breakage: Breakage | None = None
     lasts_s: float | None = None
     at_s: float | None = None
+    request: RequestFault | None = None
+    """Of a fault in single requests. `role` is then what stands behind the verb."""
 
     def __str__(self) -> str:
+        if self.request is not None:
+            return line_of(replace(self.request, at_s=self.at_s))
         parts = [self.verb, self.role, str(self.breakage or "")]
         parts += [f"for {self.lasts_s:g}s"] if self.lasts_s is not None else []
         parts += [f"at {self.at_s:g}s"] if self.at_s is not None else []
@@ -150,6 +157,8 @@ def parse_words(text: str) -> Words:
     """One line, such as `cut leader of t-0 from peers one-way in for 10s at 20s`. Raises FaultError."""
     line = " ".join(text.split())
     verb, _, rest = line.partition(" ")
+    if is_request_fault(line):
+        return request_words_of(line)
     role, options = _split_options(f" {rest}" if rest else "", text)
     return words_of(verb, role, options, text)
 
@@ -157,7 +166,8 @@ def parse_words(text: str) -> Words:
 def words_of(verb: str, role: str, options: Mapping[str, str], where: str) -> Words:
     """From a verb, a role and the words behind it, as option -> value. `where` is quoted in errors. Raises FaultError."""
     if verb not in VERBS:
-        raise FaultError(f"{where!r}: {verb!r} is no action; the actions are {', '.join(VERBS)}")
+        known = ", ".join((*VERBS, *REQUEST_VERBS))
+        raise FaultError(f"{where!r}: {verb!r} is no action; the actions are {known}")
     if not role and verb != "heal":
         raise FaultError(f"{where!r} names no role; the roles are {ROLES}")
     if role:
@@ -167,6 +177,18 @@ def words_of(verb: str, role: str, options: Mapping[str, str], where: str) -> Wo
         raise FaultError(f"{where!r}: {verb} has no end, so it cannot have `for`; {', '.join(LASTING)} have one")
     at_s = seconds_of(options["at"], where) if "at" in options else None
     return Words(verb, role, _breakage(verb, options, where), lasts_s, at_s)
+
+
+def request_words_of(line: str) -> Words:
+    """A line about requests, such as `drop join-group once`. Raises FaultError."""
+    try:
+        found = parse_request_fault(line)
+    except BadWords as problem:
+        raise FaultError(str(problem)) from None
+    if found.role:
+        found = replace(found, role=normal_role(found.role, line))
+    verb, _, rest = line_of(replace(found, at_s=None)).partition(" ")
+    return Words(verb, rest, None, found.rule.lasts_s or None, found.at_s, replace(found, at_s=None))
 
 
 def normal_role(text: str, where: str) -> str:
@@ -193,7 +215,8 @@ def role_of(text: str) -> Role:
 
 def broker_of(role: str) -> int | None:
     """2 for `broker 2`; None for other roles."""
-    return role_of(role).broker if role else None
+    match = _ROLE.fullmatch(role)
+    return int(match["broker"]) if match is not None and match["broker"] else None
 
 
 def seconds_of(text: str, where: str) -> float:

@@ -77,11 +77,10 @@ class Producer:
         self,
         topic: str,
         *,
-        value: Any,
-        key: Any,
-        partition: int,
+        value: Any = None,
+        key: Any = None,
+        partition: int = -1,
         on_delivery: Callable[[Any, Any], None],
-        timestamp: int,
         headers: list[tuple[str, bytes]],
     ) -> None:
         if self.is_full:
@@ -92,6 +91,31 @@ class Producer:
 
     def flush(self, timeout: float) -> int:
         return 0
+
+
+class Transactional(Producer):
+    """`failing`: what the next end of a transaction raises."""
+
+    failing: Exception | None = None
+
+    def begin_transaction(self) -> None:
+        pass
+
+    def send_offsets_to_transaction(self, positions: list[Any], metadata: bytes, timeout: float) -> None:
+        pass
+
+    def commit_transaction(self, timeout: float) -> None:
+        if self.failing is not None:
+            raise self.failing
+
+    abort_transaction = commit_transaction
+
+
+@dataclass
+class Position:
+    topic: str
+    partition: int
+    offset: int
 
 
 def events(reports: list[Report]) -> list[str]:
@@ -116,6 +140,24 @@ def test_a_watched_producer_gives_each_record_an_id_and_reports_it() -> None:
     assert len(told) == 1
 
 
+class Serializing:
+    """Has its arguments in another order, as SerializingProducer of confluent-kafka."""
+
+    def __init__(self) -> None:
+        self.sent: dict[str, Any] = {}
+
+    def produce(self, topic: str, key: Any = None, value: Any = None, on_delivery: Any = None, **more: Any) -> None:
+        self.sent = {"topic": topic, "key": key, "value": value, **more}
+
+
+def test_the_arguments_stand_in_the_order_of_the_producer() -> None:
+    producer = Serializing()
+    verdict_on(Cluster()).watch(producer).produce("orders", "key", "value")
+    assert (producer.sent["key"], producer.sent["value"]) == ("key", "value")
+    with pytest.raises(TypeError):
+        verdict_on(Cluster()).watch(Producer()).produce("orders", *range(9))
+
+
 def test_a_record_that_is_refused_has_failed() -> None:
     """BufferError: the program may produce it again."""
     cluster, producer = Cluster(), Producer()
@@ -128,6 +170,22 @@ def test_a_record_that_is_refused_has_failed() -> None:
     watched.produce("orders", b"a")
     verdict.judge()
     assert events(cluster.reports()) == ["produced", "failed", "produced", "failed"]
+
+
+def test_who_owns_which_partition() -> None:
+    cluster = Cluster()
+    verdict = verdict_on(cluster)
+    verdict.assigned("billing", "one", "orders", 0)
+    verdict.revoked("billing", "one", "orders", 0)
+    verdict.left("billing", "one")
+    verdict.judge()
+    assert [
+        (report.event, report.group, report.member, report.topic, report.partition) for report in cluster.reports()
+    ] == [
+        ("assigned", "billing", "one", "orders", 0),
+        ("revoked", "billing", "one", "orders", 0),
+        ("left", "billing", "one", "", None),
+    ]
 
 
 def test_the_callbacks_of_confluent_kafka() -> None:
@@ -186,3 +244,70 @@ def test_the_id_of_a_report_is_the_one_that_is_read_back(key: str, id_: str) -> 
 def test_the_place_of_an_id_is_checked() -> None:
     with pytest.raises(BadId, match="'number' is not key, value"):
         verdict_on(Cluster(), id="number")
+
+
+METADATA = b"CGMDv2:\x00\x00\x00\x07billing\x00member-1\x00"
+
+
+def test_a_watched_producer_reports_its_transactions() -> None:
+    cluster, producer = Cluster(), Transactional()
+    verdict = verdict_on(cluster)
+    watched = verdict.watch(producer)
+    watched.produce("orders", b"a")
+    watched.begin_transaction()
+    verdict.processed("billing", Message(of_key=b"x"), txn=watched.txn)
+    watched.produce("invoices", b"b")
+    watched.send_offsets_to_transaction([Position("orders", 0, 18)], METADATA, 5.0)
+    watched.commit_transaction(5.0)
+    watched.begin_transaction()
+    producer.error = "purged"
+    watched.produce("invoices", b"c")
+    watched.abort_transaction(5.0)
+    assert watched.txn == ""
+    verdict.check()
+    reports = cluster.reports()
+    assert events(reports) == [
+        *("produced", "acked"),
+        *("begun", "consumed", "produced", "acked", "sent-offsets", "committing", "committed-txn"),
+        *("begun", "produced", "failed", "aborted-txn"),
+    ]
+    first, second = reports[2].txn, reports[9].txn
+    assert [report.txn for report in reports] == ["", "", *[first] * 7, *[second] * 4]
+    assert "" != first != second != ""
+    sent = reports[6]
+    assert (sent.group, sent.topic, sent.partition, sent.offset) == ("billing", "orders", 0, 18)
+
+
+def test_a_transaction_whose_end_is_not_known_is_neither_committed_nor_aborted() -> None:
+    """The program may try again: then it is the same transaction."""
+    cluster, producer = Cluster(), Transactional()
+    verdict = verdict_on(cluster)
+    watched = verdict.watch(producer)
+    watched.begin_transaction()
+    name = watched.txn
+    producer.failing = TimeoutError()
+    with pytest.raises(TimeoutError):
+        watched.commit_transaction(5.0)
+    with pytest.raises(TimeoutError):
+        watched.abort_transaction(5.0)
+    verdict.check()
+    assert events(cluster.reports()) == ["begun", "committing"]
+    producer.failing = None
+    watched.commit_transaction(5.0)
+    verdict.check()
+    assert [(report.event, report.txn) for report in cluster.reports()[2:]] == [
+        ("committing", name),
+        ("committed-txn", name),
+    ]
+
+
+def test_a_group_that_is_not_in_its_metadata_must_be_named() -> None:
+    cluster = Cluster()
+    verdict = verdict_on(cluster)
+    with pytest.raises(ValueError, match="group="):
+        verdict.watch(Transactional()).send_offsets_to_transaction([], object(), 5.0)
+    watched = verdict.watch(Transactional(), group="billing")
+    watched.begin_transaction()
+    watched.send_offsets_to_transaction([Position("orders", 0, 18)], object(), 5.0)
+    verdict.check()
+    assert cluster.reports()[-1].group == "billing"

@@ -42,7 +42,7 @@ class World:
         self.quotas = Quotas(BrokerConfig(), time.monotonic)
         self.users = ScramUsers()
         self.configs = DynamicConfigs(BrokerConfig(broker_id=1), session, time, EventLog(None, time))  # type: ignore[arg-type]
-        self.configs.of_clients.quotas.append(self.quotas)
+        self.configs.of_clients.followers.append(self.quotas)
         self.configs.of_clients.users = self.users
         self.admin = QuotaAdmin(session, self.configs, resolves)  # type: ignore[arg-type]
 

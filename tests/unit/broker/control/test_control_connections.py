@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 
 import pytest
 
@@ -17,6 +18,7 @@ from broker.security.login import Logins
 from broker.security.scram_users import ScramUsers, credential_text
 from broker.settings.sasl import ListenerSasl
 from protocol.failure_detection.connection_watch import ConnectionWatch
+from protocol.kafka.api_keys import ApiLevel
 from protocol.network_client import Disconnected, NetworkClient
 from protocol.sasl_login import ClientLogin
 from protocol.scram import credential_of, salted_password
@@ -173,7 +175,11 @@ def control_logins(brokers: Collection[str] = ("broker",)) -> ControlLogins:
         credential = credential_of("SCRAM-SHA-512", salted, b"salt", 4096)
         users.changed({user: {"SCRAM-SHA-512": credential_text(credential)}})
     sasl = ListenerSasl("CONTROLLER", ("PLAIN", "SCRAM-SHA-512"), passwords, {}, 1000)
-    return ControlLogins(Logins(sasl, users, answer_before_login, SILENT), lambda user, _: user in brokers, 0.01)
+    return ControlLogins(
+        Logins(sasl, users, partial(answer_before_login, ApiLevel.KAFKA_3_9), SILENT),
+        lambda user, _: user in brokers,
+        0.01,
+    )
 
 
 def asked(number: int) -> tuple[bytes, ...]:

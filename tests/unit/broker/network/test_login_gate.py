@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from broker.security.mechanisms import Mechanism
 from broker.security.scram_users import ScramUsers
 from broker.settings.sasl import ListenerSasl
 from protocol.kafka import messages
-from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.api_keys import ApiKey, ApiLevel
 from tests.unit.broker.network.test_processor import LIMITS, Transport, World, receive
 
 DELAY_S = 0.01
@@ -46,7 +47,7 @@ class Gated(World):
         self.room, self.admits, self.admitted = 1000, True, 0
         sasl = ListenerSasl("CLIENTS", ("PLAIN",), {"alice": "wonder"}, {"PLAIN": max_reauth_ms}, 1000)
         self.is_by_token = False
-        logins = Logins(sasl, ScramUsers(), answer_before_login, SILENT)
+        logins = Logins(sasl, ScramUsers(), partial(answer_before_login, ApiLevel.KAFKA_3_9), SILENT)
         mechanism = logins.mechanism
         logins.mechanism = lambda name: self._owned(mechanism(name))  # type: ignore[method-assign]
         self.gate = LoginGate(logins, DELAY_S, self.clock.monotonic, lambda: self.room, self._admit, None)

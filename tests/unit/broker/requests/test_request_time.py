@@ -16,7 +16,7 @@ from broker.requests import request_time
 from broker.requests.request_time import MeasuredCoroutine, RequestTime, measured, with_throttle_time
 from broker.settings.config import BrokerConfig
 from protocol.kafka import messages
-from protocol.kafka.api_keys import ADVERTISED, ApiKey
+from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.kafka.framing import parse_request_header, response_header
 from tests.support.api_world import FakeConnection
 
@@ -24,7 +24,7 @@ BY_THEMSELVES = {ApiKey.PRODUCE, ApiKey.FETCH}
 """They put it into their answers themselves."""
 VERSIONS = [
     (key, version)
-    for key, (low, high) in ADVERTISED.items()
+    for key, (low, high) in SUPPORTED.items()
     for version in range(low, high + 1)
     if key not in BY_THEMSELVES
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from broker.settings.sasl import ListenerSasl
 from protocol.bearer import first_message
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
-from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.api_keys import ApiKey, ApiLevel
 from protocol.kafka.framing import MalformedRequest
 from protocol.types import Principal
 
@@ -36,7 +37,7 @@ def logins(max_reauth_ms: int = 0) -> Logins:
         {"PLAIN": max_reauth_ms},
         1000,
     )
-    return Logins(sasl, ScramUsers(), answer_before_login, SILENT)
+    return Logins(sasl, ScramUsers(), partial(answer_before_login, ApiLevel.KAFKA_3_9), SILENT)
 
 
 def ask(login: Login, key: ApiKey, version: int, body: Mapping[str, Any]) -> Any:
@@ -186,7 +187,13 @@ def test_a_login_by_a_token_ends_with_it(max_reauth_ms: int, are_for_ever: bool,
     sasl = ListenerSasl("CLIENTS", ("OAUTHBEARER",), {}, {"OAUTHBEARER": max_reauth_ms}, 1000)
     bearer = Bearer("alice", 105_000)
     logins = Logins(
-        sasl, ScramUsers(), answer_before_login, SILENT, lambda _: bearer, lambda: 100_000, are_for_ever=are_for_ever
+        sasl,
+        ScramUsers(),
+        partial(answer_before_login, ApiLevel.KAFKA_3_9),
+        SILENT,
+        lambda _: bearer,
+        lambda: 100_000,
+        are_for_ever=are_for_ever,
     )
     login = Login(logins)
     ask(login, ApiKey.SASL_HANDSHAKE, 1, {"mechanism": "OAUTHBEARER"})

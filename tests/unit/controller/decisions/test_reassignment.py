@@ -72,6 +72,27 @@ def test_invalid_targets_are_refused(current: Assignment, target: tuple[int, ...
     assert raised.value.message
 
 
+@pytest.mark.parametrize(
+    ("current", "target", "is_same"),
+    [
+        (Assignment((1, 2)), (3, 0), True),
+        (Assignment((1, 2)), (1, 2, 3), False),
+        (Assignment((1, 2)), (3,), False),
+        (Assignment((3, 1, 2), (3,), (1, 2)), (0,), True),  # on its way to one replica
+        (Assignment((3, 1, 2), (3,), (1, 2)), (0, 1), False),
+        (Assignment((3, 1, 2), (3,), (1, 2)), None, True),
+    ],
+)
+def test_a_factor_that_must_not_change(current: Assignment, target: tuple[int, ...] | None, is_same: bool) -> None:
+    """KIP-860."""
+    if is_same:
+        assert reassignment.plan(TP, current, target, LIVE, may_change_factor=False)
+        return
+    with pytest.raises(KafkaError, match=r"factor is changed from [12] to [123]") as raised:
+        reassignment.plan(TP, current, target, LIVE, may_change_factor=False)
+    assert raised.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
+
+
 def test_a_reassignment_of_a_topic_that_is_being_deleted_is_refused() -> None:
     """CTL-9."""
     with pytest.raises(KafkaError, match="being deleted") as raised:

@@ -52,7 +52,7 @@ def test_the_brokers_and_zookeeper_of_a_project() -> None:
     assert cluster.address(2) == ("127.0.0.1", 9093)
     assert cluster.broker(2) == Container("ottla-kafka2-1", 2)
     assert cluster.zookeeper() == Container("ottla-zookeeper-1", None)
-    assert set(cluster.impossible) - {"from", "cut"} == {"expire-session", "delay", "throttle", "half"}
+    assert set(cluster.impossible) - {"from", "cut"} == {"expire-session", "requests", "delay", "throttle", "half"}
 
 
 def test_random_schedules_leave_out_what_containers_cannot_have() -> None:

@@ -60,7 +60,7 @@ AFTERWARDS = {
         ("cut", ["sever {links}"], ["join {links}"]),
         ("expire-session", ["expire_session"], []),
         ("fill-disk", ["fill_disk"], ["free_disk"]),
-        ("heal", ["join None", "free_disk"], []),
+        ("heal", ["join None", "remove_rules None", "free_disk"], []),
     ],
 )
 @pytest.mark.parametrize("interrupted", [False, True])
@@ -118,7 +118,9 @@ def cluster(calls: list[str], *broken: tuple[str, int], zookeeper: State = State
         for number, state in states.items()
     }
     keeper = Node(None, calls, state=zookeeper)
-    return SimpleNamespace(broker_ids=tuple(nodes), broker=nodes.__getitem__, zookeeper=lambda: keeper)
+    return SimpleNamespace(
+        broker_ids=tuple(nodes), broker=nodes.__getitem__, zookeeper=lambda: keeper, drop_claims=lambda: None
+    )
 
 
 @pytest.mark.parametrize("broken", [[], [("start", 2)], [("join", 3)]])
@@ -129,7 +131,8 @@ def test_heal_undoes_everything(broken: list[tuple[str, int]]) -> None:
         raise ZeroDivisionError
     everybody = ("zookeeper", 1, 2, 3, 4)
     joined, freed = [f"join {node} None" for node in everybody], [f"free_disk {node}" for node in everybody]
-    assert calls == [*joined, "resume 3", *freed, "start 2", "start 4"]
+    unruled = [f"remove_rules {node} None" for node in everybody]
+    assert calls == [*joined, "resume 3", *unruled, *freed, "start 2", "start 4"]
 
 
 @pytest.mark.parametrize(("state", "first"), [(State.ENDED, "start zookeeper"), (State.PAUSED, "resume zookeeper")])

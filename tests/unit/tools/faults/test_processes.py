@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,11 +11,13 @@ from typing import Any, cast
 
 import pytest
 
+from protocol.conversation.rule import FAULT_SOCKET
 from tools.cluster.fault_log import FaultLog, named_as
 from tools.cluster.links.rules import Rule
-from tools.cluster.local_cluster import LocalCluster
+from tools.cluster.local_cluster import ClusterError, LocalCluster
 from tools.faults import full_disk, processes
 from tools.faults.processes import ProcessCluster
+from tools.faults.record import FaultRecord
 from tools.faults.words import parse_words
 
 ALL = {"direction": "both", "effects": [], "only_control": False}
@@ -209,3 +212,29 @@ def test_a_fault_that_is_refused_is_not_written(fake: Fake, monkeypatch: pytest.
     with pytest.raises(processes.ClusterError):
         ProcessCluster(cast(LocalCluster, fake)).broker(2).fill_disk()
     assert written(fake) == []
+
+
+def test_a_socket_whose_broker_was_killed_takes_no_rule(fake: Fake) -> None:
+    """SIGKILL leaves it behind. A broker without `broker.fault.injection` never removes it."""
+    path = fake.directory / "broker-2" / FAULT_SOCKET
+    path.parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(path))
+    broker = ProcessCluster(cast(LocalCluster, fake)).broker(2)
+    broker.remove_rules(None)
+    rule = parse_words("drop fetch").request
+    assert rule is not None
+    with pytest.raises(ClusterError, match="broker 2 takes no rules about requests: it is not ready yet"):
+        broker.add_rule(rule.rule)
+
+
+@pytest.mark.parametrize(("said", "is_stopped"), [("drop fetch", True), ("kill broker 2", False), (None, True)])
+def test_a_heal_starts_no_cluster_that_only_had_faults_in_requests(
+    fake: Fake, said: str | None, is_stopped: bool
+) -> None:
+    stopped = cast(Any, fake)
+    stopped.running = dict
+    found = ProcessCluster(stopped)
+    if said is not None:
+        FaultRecord(found.record_file).note(parse_words(said), 2)
+    assert found.is_stopped() is is_stopped
