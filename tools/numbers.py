@@ -85,3 +85,11 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 SIZES = Parsed("n[,n...]", _sizes)
 """`1000,10000`: whole numbers of at least 1."""
+
+
+def setting(text: str) -> tuple[str, str]:
+    """(key, value) of `unclean.leader.election.enable=true`. Raises ValueError."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ValueError(f"{text!r} is not KEY=VALUE")
+    return key.strip(), value.strip()

@@ -2,7 +2,8 @@
 
     ottla verify run --topic orders:6 --fault "kill leader of orders-0 at 5s" -- python examples/python/orders.py
 
-`--acks 1` plants a bug: the leader alone acknowledges, so what it has not replicated yet is lost with it.
+`--acks 1` plants a bug: the leader alone acknowledges, so what it has not replicated yet is lost with it. `--group-protocol consumer` reads
+in a group of the new kind (KIP-848), which the brokers serve with `--as 4`.
 """
 
 import argparse
@@ -72,12 +73,13 @@ def commit(consumer: Consumer, positions: dict) -> None:
     positions.clear()
 
 
-def consume(bootstrap_servers: str, is_done) -> None:
+def consume(bootstrap_servers: str, group_protocol: str, is_done) -> None:
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
             "log_level": 2,
             "group.id": GROUP,
+            "group.protocol": group_protocol,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
         }
@@ -104,7 +106,9 @@ def consume(bootstrap_servers: str, is_done) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--acks", default="all")
-    acks = parser.parse_args().acks
+    parser.add_argument("--group-protocol", choices=("classic", "consumer"), default="classic")
+    options = parser.parse_args()
+    acks = options.acks
     bootstrap_servers = os.environ["BOOTSTRAP_SERVERS"]
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     settings = {
@@ -115,7 +119,7 @@ def main() -> None:
     }
     producing = threading.Thread(target=produce, args=(settings,))
     producing.start()
-    consume(bootstrap_servers, lambda: not producing.is_alive() and acknowledged <= billed)
+    consume(bootstrap_servers, options.group_protocol, lambda: not producing.is_alive() and acknowledged <= billed)
     producing.join()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tools.judge.judgement import Finding
+from tools.judge.findings import Finding
 from tools.judge.outages import SHOWN_S
 from tools.judge.verdict import CLEAN, FOUND, FaultResult, Judgement, Verdict
 

@@ -12,7 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tools.judge.judgement import Logs, Tables, places_by_id
+from tools.judge.logs import NO_LOG, Logs, Outcome, places_by_id
+from tools.judge.reports import ACKED, COMMITTED_TXN, Report
+from tools.judge.tables import Tables
 
 SHOWN_S = 0.1
 """A shorter window is no outage: a busy machine has such windows without any fault."""
@@ -111,7 +113,7 @@ def outages_of(tables: Tables, logs: Logs, end: float) -> list[Outage]:
     """Of at least SHOWN_S, in the order of their begin. `end`: when the program was asked to stop, or ended."""
     found = [
         Outage(topic, partition, group, began, ended, is_open)
-        for (topic, partition, group), waits in {**_writes(tables, logs), **_reads(tables)}.items()
+        for (topic, partition, group), waits in {**_writes(tables, logs), **_reads(tables, logs)}.items()
         for began, ended, is_open in windows(waits, end)
         if ended - began >= SHOWN_S and (is_open or partition != ANY_PARTITION)
     ]
@@ -126,12 +128,14 @@ def _writes(tables: Tables, logs: Logs) -> Mapping[tuple[str, int, str], list[Wa
         record = (topic, id_)
         acked, failed, first = tables.acked.get(record), tables.failed.get(record), reports[0]
         last = acked or failed
+        if last is None and (told := tables.transactions.get(reports[-1].txn)) is not None:
+            last = told.ended  # the answer to a commit acknowledges all records of the transaction
         partition = next(
             (report.partition for report in (acked, first) if report and report.partition is not None), None
         )
         if partition is None:
             partition = where[record][0][0] if record in where else None
-        wait = Wait(first.at, last.at if last else None, acked is not None)
+        wait = Wait(first.at, last.at if last else None, last is not None and last.event in (ACKED, COMMITTED_TXN))
         waits[topic, ANY_PARTITION if partition is None else partition, ""].append(wait)
     for topic in {topic for topic, partition, _ in waits if partition == ANY_PARTITION}:
         # An answer in any partition serves them: that is all that is known.
@@ -148,27 +152,55 @@ def _writes(tables: Tables, logs: Logs) -> Mapping[tuple[str, int, str], list[Wa
     return waits
 
 
-def _reads(tables: Tables) -> Mapping[tuple[str, int, str], list[Wait]]:
-    """Of acknowledged records, for each group that reports about their topic."""
+def _reads(tables: Tables, logs: Logs) -> Mapping[tuple[str, int, str], list[Wait]]:
+    """Of acknowledged records, for each group that reports about their topic. In a transaction, they wait from its commit on."""
     waits: dict[tuple[str, int, str], list[Wait]] = defaultdict(list)
     first: dict[tuple[str, str, str], float] = {}
     for (group, topic, _), reports in tables.consumed.items():
         for report in reports:
             first.setdefault((group, topic, report.id), report.at)
+    where = places_by_id(logs)
     readers = {topic: tables.readers(topic) for topic in {topic for topic, _ in tables.acked}}
     for (topic, id_), report in tables.acked.items():
+        since = _readable_at(tables, logs, where, report)
+        if since is None:
+            continue
         for group in readers[topic]:
-            waits[topic, report.partition or 0, group].append(Wait(report.at, first.get((group, topic, id_))))
+            waits[topic, report.partition or 0, group].append(Wait(since, first.get((group, topic, id_))))
     return waits
 
 
-def cost_of(outages: Sequence[Outage], at: float, until: float) -> Cost:
-    """Of a fault at `at`, from `outages` in the order of their begin. `until`: the next fault, or the end.
+def _readable_at(
+    tables: Tables, logs: Logs, where: Mapping[tuple[str, str], Sequence[tuple[int, int]]], acked: Report
+) -> float | None:
+    """When a group could get the record; None: never, as its transaction is aborted or has no end."""
+    partition, offset = acked.partition or 0, acked.offset
+    log = logs.get((acked.topic, partition), NO_LOG)
+    if offset is None:
+        copies = [at for of, at in where.get((acked.topic, acked.id), ()) if of == partition]
+        if not copies:
+            return acked.at
+        offset = next((at for at in copies if log.outcome(at) is Outcome.COMMITTED), copies[0])
+    place = (acked.topic, partition, offset)
+    if log.outcome(offset) is not Outcome.COMMITTED:
+        return None
+    name = tables.by_place.get(place)
+    if name is None:
+        return acked.at
+    told = tables.transactions[name]
+    end = told.ended or told.last
+    return acked.at if end is None else max(acked.at, end.at)
 
-    An outage is the fault's if it begins before `until`, and within NEXT_S after the fault or after the end of another one of its outages.
+
+def cost_of(outages: Sequence[Outage], at: float, until: float, took_s: float = 0.0) -> Cost:
+    """Of a fault that began at `at`, from `outages` in the order of their begin. `until`: the next fault, or the end. `took_s`: until the
+    fault was carried out.
+
+    An outage is the fault's if it begins before `until`, and within NEXT_S after the fault was carried out, or after the end of another
+    one of its outages.
     """
     mine: list[Outage] = []
-    covered = at
+    covered = at + took_s
     for outage in outages:
         if at - IN_FLIGHT_S <= outage.began < until - IN_FLIGHT_S and outage.began <= covered + NEXT_S:
             mine.append(outage)
@@ -181,7 +213,7 @@ def cost_of(outages: Sequence[Outage], at: float, until: float) -> Cost:
     return Cost(
         writes_s=max((outage.seconds for outage in mine if not outage.group), default=0.0),
         reads_s=max((outage.seconds for outage in mine if outage.group), default=0.0),
-        recovered_s=None if any(is_unrecovered(outage) for outage in mine) else covered - at,
+        recovered_s=None if any(is_unrecovered(outage) for outage in mine) else covered - at if mine else 0.0,
         outages=tuple(sorted(longest.values(), key=lambda outage: -outage.seconds)),
     )
 

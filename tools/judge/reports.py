@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -9,18 +10,31 @@ from types import MappingProxyType
 from protocol.numbers import whole_number
 
 MARK = "@ottla "
+_MARK = re.compile(r"@ottla(?!\S)")
 PRODUCED, ACKED, FAILED, CONSUMED, COMMITTED = "produced", "acked", "failed", "consumed", "committed"
+BEGUN, SENT_OFFSETS, COMMITTING = "begun", "sent-offsets", "committing"
+COMMITTED_TXN, ABORTED_TXN = "committed-txn", "aborted-txn"
+ASSIGNED, REVOKED, LEFT = "assigned", "revoked", "left"
 FIELDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = MappingProxyType(
     {
-        PRODUCED: (("topic", "id"), ("partition", "producer")),
-        ACKED: (("topic", "partition", "id"), ("offset", "producer")),
-        FAILED: (("topic", "id"), ("partition", "producer")),
-        CONSUMED: (("group", "topic", "partition", "offset", "id"), ()),
+        PRODUCED: (("topic", "id"), ("partition", "producer", "txn")),
+        ACKED: (("topic", "partition", "id"), ("offset", "producer", "txn")),
+        FAILED: (("topic", "id"), ("partition", "producer", "txn")),
+        CONSUMED: (("group", "topic", "partition", "offset", "id"), ("txn", "isolation")),
         COMMITTED: (("group", "topic", "partition", "offset"), ()),
+        BEGUN: (("txn",), ("transactional-id",)),
+        SENT_OFFSETS: (("txn", "group", "topic", "partition", "offset"), ()),
+        COMMITTING: (("txn",), ()),
+        COMMITTED_TXN: (("txn",), ()),
+        ABORTED_TXN: (("txn",), ()),
+        ASSIGNED: (("group", "member", "topic", "partition"), ()),
+        REVOKED: (("group", "member", "topic", "partition"), ()),
+        LEFT: (("group", "member"), ()),
     }
 )
 """Event -> the fields that it must have, and those that it may have."""
 NUMBERS = {"partition", "offset"}
+READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
 NO_OFFSET = -1
 """What clients say if they do not know the offset of an acknowledged record."""
 
@@ -34,11 +48,13 @@ class Report:
     """One line. `at`: when it was read, in seconds since the start of the run. `order` numbers the reports of a program as they came.
 
     `line`: where it is: `12`, or `OTTLA_REPORT:12` if it is in the file.
-    `offset` is None if it is unknown; for `committed` it is the next offset that the group reads, as in Kafka.
+    `offset` is None if it is unknown; for `committed` and `sent-offsets` it is the next offset that the group reads, as in Kafka.
+    `member`: the name that the program gives to a member of a group. `txn`: the name that it gives to a transaction.
+    `isolation`: of a reader; empty is `read_committed`.
     """
 
     event: str
-    topic: str
+    topic: str = ""
     partition: int | None = None
     offset: int | None = None
     id: str = ""
@@ -47,13 +63,20 @@ class Report:
     line: str = ""
     order: int = 0
     at: float = 0.0
+    txn: str = ""
+    transactional_id: str = ""
+    isolation: str = ""
+    member: str = ""
 
 
 def parse(text: str, line: str = "", order: int = 0, at: float = 0.0) -> Report | None:
     """None: the line is no report. What stands before the mark, such as a logger's time, is ignored. Raises BrokenReport."""
-    _, mark, rest = text.partition(MARK)
-    if not mark:
+    found = _MARK.search(text)
+    if found is None:
         return None
+    rest = text[found.end() :]
+    if MARK in rest:
+        raise BrokenReport("two reports are in one line: each is to be written with its end of line, with one call")
     event, _, rest = rest.strip().partition(" ")
     if event not in FIELDS:
         raise BrokenReport(f"{event!r} is no event; the events are {', '.join(FIELDS)}")
@@ -66,16 +89,24 @@ def parse(text: str, line: str = "", order: int = 0, at: float = 0.0) -> Report 
     missing = [name for name in required if not values.get(name)]
     if missing:
         raise BrokenReport(f"{event} needs {missing[0]}=...")
+    if values.get("isolation", READ_COMMITTED) not in (READ_COMMITTED, READ_UNCOMMITTED):
+        raise BrokenReport(f"isolation={values['isolation']} is neither {READ_COMMITTED} nor {READ_UNCOMMITTED}")
     numbers = {name: _number(event, name, values.pop(name)) for name in sorted(NUMBERS & values.keys())}
-    return Report(event=event, line=line, order=order, at=at, **numbers, **values)  # type: ignore[arg-type]
+    words = {_attribute(name): value for name, value in values.items()}
+    return Report(event=event, line=line, order=order, at=at, **numbers, **words)  # type: ignore[arg-type]
 
 
 def line_of(report: Report) -> str:
     """The line that `parse` reads as this report."""
     required, optional = FIELDS[report.event]
-    values = {name: getattr(report, name) for name in (*required, *optional) if name != "id"}
+    values = {name: getattr(report, _attribute(name)) for name in (*required, *optional) if name != "id"}
     words = [f"{name}={value}" for name, value in values.items() if value is not None and value != ""]
     return " ".join([f"{MARK}{report.event}", *words, *([f"id={report.id}"] if "id" in required else [])])
+
+
+def _attribute(field: str) -> str:
+    """Of a Report."""
+    return field.replace("-", "_")
 
 
 def _values(rest: str, has_id: bool) -> dict[str, str]:

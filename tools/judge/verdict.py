@@ -8,10 +8,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tools.judge.judgement import Finding, Judged, Logs, Positions, Tables, judge
+from tools.judge.findings import Finding
+from tools.judge.judgement import Judged, judge
 from tools.judge.kinds import HARMLESS, KINDS, LOST, MOVED, UNRECOVERED
+from tools.judge.logs import Logs, Positions
 from tools.judge.outages import ANY_PARTITION, IN_FLIGHT_S, Cost, Outage, cost_of, is_unrecovered, outages_of
-from tools.judge.reports import ACKED, COMMITTED, CONSUMED, PRODUCED, Report
+from tools.judge.ownership import UNOWNED_S
+from tools.judge.reports import ABORTED_TXN, ACKED, BEGUN, COMMITTED, COMMITTED_TXN, CONSUMED, PRODUCED, Report
+from tools.judge.tables import Tables
 
 CLEAN, FOUND, INCOMPLETE = 0, 1, 2
 """Exit codes: nothing was found; something was lost, duplicated, ...; the run is incomplete."""
@@ -25,7 +29,10 @@ EXAMPLES = 20
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault that was tried. `at`: seconds since the start of the run. `error`: why it failed, or empty."""
+    """A fault that was tried. `at`: seconds since the start of the run. `error`: why it failed, or empty.
+
+    `others`: further brokers that have the same rule about requests.
+    """
 
     verb: str
     role: str
@@ -34,6 +41,9 @@ class Fault:
     partitions: Sequence[tuple[str, int]]
     """What the broker led."""
     error: str = ""
+    others: Sequence[int] = ()
+    took_s: float = 0.0
+    """Until it was carried out."""
 
     def __str__(self) -> str:
         return f"{self.verb} {self.role}"
@@ -43,6 +53,8 @@ class Fault:
         """Whom it hit; empty for what ottla does at the end, and if the role names it."""
         if self.verb == HEAL or self.role.startswith(MEMBER):
             return ""
+        if self.others:
+            return f"brokers {', '.join(map(str, (self.broker, *self.others)))}"
         return "ZooKeeper" if self.broker is None else f"broker {self.broker}"
 
 
@@ -66,16 +78,18 @@ class Client:
         *,
         is_finished: bool = False,
         broken: Sequence[str] = (),
+        unowned_s: float = UNOWNED_S,
     ) -> Client:
-        """`end`: when it was asked to stop, in seconds. `is_finished`: see `judge`."""
+        """`end`: when it was asked to stop, in seconds. `is_finished`, `unowned_s`: see `judge`."""
         tables = Tables.of(reports)
-        judged = judge(tables, logs, positions, is_finished=is_finished)
+        judged = judge(tables, logs, positions, is_finished=is_finished, unowned_s=unowned_s)
         return Client(name, reports, broken, judged, outages_of(tables, logs, end))
 
     def counts(self) -> dict[str, int]:
         """Event -> number of reports."""
         found = Counter(report.event for report in self.reports)
-        return {event: found[event] for event in (PRODUCED, ACKED, CONSUMED, COMMITTED)}
+        of_transactions = [event for event in (BEGUN, COMMITTED_TXN, ABORTED_TXN) if found[event]]
+        return {event: found[event] for event in (PRODUCED, ACKED, CONSUMED, COMMITTED, *of_transactions)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +129,8 @@ class Verdict:
     faults: Sequence[FaultResult]
     incomplete: Sequence[str]
     notes: Sequence[str] = field(default_factory=tuple)
+    is_interrupted: bool = False
+    """Whether somebody has ended the run early."""
 
     @property
     def exit_code(self) -> int:
@@ -212,7 +228,7 @@ def _problems(client: Client) -> list[str]:
         if problems
         else []
     )
-    acked = any(report.event == ACKED for report in client.reports)
+    acked = any(report.event in (ACKED, COMMITTED_TXN) for report in client.reports)
     produced = any(report.event == PRODUCED for report in client.reports)
     nothing = [f"{client.name}: nothing was acknowledged, so nothing could be lost"] if produced and not acked else []
     return broken + some + nothing
@@ -251,7 +267,7 @@ def _results(
             fault,
             cost_of([], 0, 0)
             if fault.error
-            else cost_of(outages, fault.at, next((at for at in times if at > fault.at), end)),
+            else cost_of(outages, fault.at, next((at for at in times if at > fault.at), end), fault.took_s),
             {} if fault.error else dict(found[fault.at]),
         )
         for fault in faults

@@ -67,7 +67,15 @@ class Verdicts:
         said, broken = _reports(reports, lines, began_s)
         end_s = time.monotonic()
         faults = [
-            Fault(done.verb, done.role, done.broker, done.at_ns / 1e9 - began_s, done.partitions, done.error)
+            Fault(
+                done.verb,
+                done.role,
+                done.broker,
+                done.at_ns / 1e9 - began_s,
+                done.partitions,
+                done.error,
+                took_s=done.took_s,
+            )
             for done in self._cluster.done
             if done.at_ns / 1e9 >= began_s
         ]
@@ -75,7 +83,7 @@ class Verdicts:
         settings = self._cluster.client_settings
         try:
             ends_before = {(topic, partition): offset for topic, partition, offset in ends}
-            logs, positions, incomplete = read_back(settings, said, ends_before, id_of)
+            logs, positions, incomplete = read_back(settings, said, ends_before, id_of, self._cluster.security)
         except KafkaException as problem:
             raise AdminError(f"nothing can be read back: {error_text(problem)}") from None
         if not said and not broken:

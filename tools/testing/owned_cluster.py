@@ -25,6 +25,7 @@ from tools.faults.script import DoneFault, Faulted, why_impossible
 from tools.faults.words import FaultError, Words, parse_words
 from tools.testing.owned_users import OwnedUsers
 from tools.wire.client import ask
+from tools.wire.security import Security
 
 if TYPE_CHECKING:
     from tools.groups.kafka_groups import KafkaGroups
@@ -69,6 +70,7 @@ class OwnedCluster:
             "coordinator_of",
             "in_sync_replicas",
             "fault",
+            "end_rule",
             "create_topic",
             "delete_topic",
             "keep_contents",
@@ -146,6 +148,11 @@ class OwnedCluster:
         known = read_librdkafka_config(client_properties_of(local.directory))
         return {**known, "bootstrap.servers": local.bootstrap_servers}
 
+    @property
+    def security(self) -> Security:
+        """The same for connections without librdkafka."""
+        return self._target.security
+
     # roles
 
     def leader_of(self, topic: str, partition: int) -> int:
@@ -167,8 +174,8 @@ class OwnedCluster:
 
     # faults
 
-    def fault(self, words: str) -> int | None:
-        """The broker that was hit; None for ZooKeeper, or for a `heal` of everything."""
+    def fault(self, words: str) -> dict[str, Any]:
+        """`broker`: that was hit; None for ZooKeeper, for a `heal` of everything, and for `in_requests`, a fault in single requests."""
         local = self._started()
         said = parse_words(words)
         if said.at_s is not None:
@@ -188,7 +195,14 @@ class OwnedCluster:
             local.wait_ready(brokers=hit if victims else None)
         if victims and said.lasts_s is not None:
             self._lasting.append(_Lasting(time.monotonic() + said.lasts_s, said, victims))
-        return hit[0] if hit else None
+        in_requests = said.request is not None
+        return {"broker": hit[0] if hit and not in_requests else None, "in_requests": in_requests}
+
+    def end_rule(self, words: str) -> None:
+        """Of a fault in single requests. The brokers stay as they are."""
+        self.done += self._faulted.undo(
+            parse_words(words), [self._target.broker(each) for each in self._target.broker_ids]
+        )
 
     def heal(self) -> None:
         """Undoes everything; returns when all brokers serve."""

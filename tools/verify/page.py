@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tools.judge.judgement import Tables
 from tools.judge.kinds import HARMLESS, KINDS
 from tools.judge.lines import cost_words, evidence
 from tools.judge.outages import SHOWN_S, Outage
+from tools.judge.tables import Tables
 from tools.judge.verdict import CLEAN, EXAMPLES, FOUND, Client, FaultResult, Judgement, Verdict, rates
 from tools.pages.charts import Chart, Line, Mark, Span, View
 from tools.pages.checks import Check, junit

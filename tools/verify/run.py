@@ -8,7 +8,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -25,15 +25,18 @@ from tools.failures import AdminError
 from tools.faults.cluster import Cluster, State
 from tools.faults.clusters import who_does_not_serve
 from tools.faults.processes import ProcessCluster
+from tools.faults.request_words import is_request_fault
 from tools.faults.script import DoneFault, FaultRun, ScriptedFault
 from tools.interrupts import Interrupted, ignore_from_now, interruption_was_handled
-from tools.judge.judgement import Place
+from tools.judge.logs import Place
+from tools.judge.ownership import UNOWNED_S
 from tools.judge.reports import ACKED, COMMITTED, CONSUMED, Report
 from tools.judge.verdict import HEAL, Client, Fault, Verdict, conclude
 from tools.owned_directories import owned_directory
 from tools.verify import own_load
 from tools.verify.program import Program, Reports
 from tools.verify.reading import read_back, read_ends
+from tools.wire.security import PLAINTEXT, Security
 
 SOURCE_ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 60.0
@@ -43,7 +46,7 @@ LOAD_START_TIMEOUT_S = 60.0
 REPLICATION_FACTOR = 3
 MIN_INSYNC_REPLICAS = 2
 FIRST_REPORT_TIMEOUT_S = 20.0
-"""If the program has reported nothing until then, the times of the faults count from then."""
+"""If the program has reported nothing until then, the times of the run and of the faults count from then."""
 HEAL_TIMEOUT_S = 60.0
 SETTLE_TIMEOUT_S = 20.0
 """How long a program may take until it is served again, after the cluster is healed."""
@@ -64,12 +67,17 @@ class Asked:
     has_load: bool
     client_settings: Mapping[str, str] = field(default_factory=dict)
     """librdkafka's, such as `security.protocol`; also for the load."""
+    security: Security = PLAINTEXT
+    """The same for connections without librdkafka."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """What the program gets besides the addresses."""
     topics: Sequence[str] = ()
     """Of which the faults note the leaders, besides those that are reported."""
     allowed: Collection[str] = ()
     forbidden: Collection[str] = ()
+    unowned_s: float = UNOWNED_S
+    """How long a partition may have no owner in a group."""
+    first_report_s: float = FIRST_REPORT_TIMEOUT_S
 
 
 def own_cluster(
@@ -143,6 +151,7 @@ class Run:
         self._healed: list[Fault] = []
         self._finished: list[FaultRun] = []
         self._keeps_topic = False
+        self._is_interrupted = False
         self._files = owned_directory(REPORTS_PREFIX, started)
 
     def verdict(self) -> Verdict:
@@ -157,11 +166,12 @@ class Run:
                     worker.submit(self._start_program).result()
                 self._say(f"Started: {shlex.join(self._asked.command)}")
             faults = self._fault_run()
-            if self._program is not None and faults is not None:
+            if self._program is not None:
                 self._wait_for_a_report(self._program)
             self._wait(self._program, own, faults)
         except Interrupted as interrupt:
             interruption_was_handled()
+            self._is_interrupted = True
             self._say(f"{interrupt}: the program is stopped, the cluster is healed, and what was done is judged.")
         program = self._program
         stopped = self._now()
@@ -187,7 +197,7 @@ class Run:
         verdict = conclude(
             max(end, own_end),
             clients,
-            [*([self._fault(done) for done in faults.done] if faults is not None else []), *self._healed],
+            [*(together(map(self._fault, faults.done)) if faults is not None else []), *self._healed],
             self._incomplete,
             self._notes,
             allowed=self._asked.allowed,
@@ -195,7 +205,7 @@ class Run:
         )
         if any(each.client == LOAD and each.is_failure for each in verdict.judgements):
             self._keeps_topic = True
-        return verdict
+        return replace(verdict, is_interrupted=self._is_interrupted)
 
     # starting
 
@@ -272,8 +282,8 @@ class Run:
     # while it runs
 
     def _wait_for_a_report(self, program: Program) -> None:
-        """The times of the faults count from it: a JVM may take long to start."""
-        while self._now() < FIRST_REPORT_TIMEOUT_S:
+        """The time of the run, and those of the faults, count from it: a JVM may take long to start."""
+        while self._now() < self._asked.first_report_s:
             has_ended = program.exit_code() is not None
             if program.reports.reports:
                 self._began = program.reports.reports[0].at
@@ -302,7 +312,7 @@ class Run:
 
     def _note_topics(self, program: Program) -> None:
         for report in program.reports.reports[self._looked_at :]:
-            if report.topic not in self._topics:
+            if report.topic and report.topic not in self._topics:
                 self._topics.append(report.topic)
         self._looked_at = len(program.reports.reports)
 
@@ -394,13 +404,16 @@ class Run:
     def _client(self, name: str, program: Program, end: float, is_finished: bool) -> Client:
         reports = [replace(report, at=report.at - self._began) for report in program.reports.reports]
         id_of = self._asked.id_of if name == PROGRAM else id_finder("key")
-        logs, positions, incomplete = read_back(self._settings, reports, self._ends, id_of)
+        logs, positions, incomplete = read_back(self._settings, reports, self._ends, id_of, self._asked.security)
         self._incomplete += incomplete
         broken = program.reports.broken
-        return Client.of(name, reports, logs, positions, end, is_finished=is_finished, broken=broken)
+        unowned_s = self._asked.unowned_s
+        return Client.of(
+            name, reports, logs, positions, end, is_finished=is_finished, broken=broken, unowned_s=unowned_s
+        )
 
     def _fault(self, done: DoneFault) -> Fault:
-        return Fault(done.verb, done.role, done.broker, self._at(done), done.partitions, done.error)
+        return Fault(done.verb, done.role, done.broker, self._at(done), done.partitions, done.error, took_s=done.took_s)
 
     # time
 
@@ -414,6 +427,21 @@ class Run:
 
     def _at(self, done: DoneFault) -> float:
         return (done.at_ns - self._wall_ns) / 1e9 - self._began
+
+
+def together(faults: Iterable[Fault]) -> list[Fault]:
+    """One for all brokers that were given the same rule about requests, or were healed of it, one after the other."""
+    found: list[Fault] = []
+    for fault in faults:
+        last = found[-1] if found else None
+        is_of_requests = fault.verb == HEAL or is_request_fault(str(fault))
+        is_same = last is not None and (str(last), last.error) == (str(fault), fault.error)
+        if last is not None and is_same and is_of_requests and fault.broker is not None:
+            took_s = fault.at + fault.took_s - last.at
+            found[-1] = replace(last, others=(*last.others, fault.broker), took_s=took_s)
+        else:
+            found.append(fault)
+    return found
 
 
 def served_in(reports: Sequence[Report], since: int) -> set[tuple[str, str, str, int | None]]:

@@ -7,14 +7,16 @@ import random
 import shlex
 import shutil
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from protocol.kafka.api_keys import ApiLevel
 from protocol.plain_text import escaped
 from tools.admin.bootstrap import checked
 from tools.admin.naming import (
@@ -28,19 +30,23 @@ from tools.admin.naming import (
 )
 from tools.failures import ExpectedError, said_of
 from tools.judge.kinds import HARMLESS, KINDS
-from tools.numbers import FILE, OUTPUT, FloatRange, IntRange, Parsed
+from tools.judge.ownership import UNOWNED_S
+from tools.numbers import DIRECTORY, FILE, OUTPUT, FloatRange, IntRange, Parsed, setting
 from tools.terminal import echo
 
 if TYPE_CHECKING:
     from tools.faults.cluster import Cluster
     from tools.faults.script import ScriptedFault
     from tools.judge.verdict import Verdict
+    from tools.verify.report_card import Row
 
 AFTER_THE_LAST_FAULT_S = 15.0
 WITHOUT_FAULTS_S = 30.0
 PAUSE_S = (3.0, 6.0)
 """The time between two random faults: long enough for clients to recover, so that each fault has its own outage."""
 COULD_NOT_RUN = 2
+API_LEVEL = "broker.api.level"
+INTERRUPTED = "the run was interrupted before"
 REPLICATION_FACTOR = 3
 
 
@@ -48,14 +54,6 @@ class CouldNotRun(click.ClickException):
     """One line; the exit code is that of a usage error."""
 
     exit_code = COULD_NOT_RUN
-
-
-def setting(text: str) -> tuple[str, str]:
-    """(key, value) of `unclean.leader.election.enable=true`. Raises ValueError."""
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise ValueError(f"{text!r} is not KEY=VALUE")
-    return key.strip(), value.strip()
 
 
 def new_topic(text: str) -> tuple[str, int, int | None]:
@@ -80,8 +78,20 @@ def verify() -> None:
 @compose_option("The Compose project of the cluster, or its directory.")
 @bootstrap_option("Any other cluster.")
 @fault_command_option("Carries faults out in any other cluster: called as PROGRAM ACTION BROKER-ID HOST PORT.")
+@click.option(
+    "--links",
+    type=DIRECTORY,
+    metavar="DIR",
+    help="The cluster behind the `ottla links` of this directory, for faults in single requests.",
+)
 @command_config_option("Properties file with client settings (TLS, SASL), for reading back and for ottla's load.")
 @click.option("--brokers", type=IntRange(1, 100), default=3, show_default=True, help="Of a cluster of its own.")
+@click.option(
+    "--as",
+    "api_level",
+    type=click.Choice([level.value for level in ApiLevel]),
+    help="Whose APIs a cluster of its own has for clients: those of Kafka 3.9 or of Kafka 4. [default: 3.9]",
+)
 @click.option("--secure", is_flag=True, help="A cluster of its own has TLS, users who log in, and ACLs.")
 @click.option(
     "--override",
@@ -112,6 +122,13 @@ def verify() -> None:
 )
 @click.option(
     "--seed", type=IntRange(), help="The seed of --random-faults. [default: another one each time; it is printed]"
+)
+@click.option(
+    "--recipe",
+    "recipes",
+    multiple=True,
+    metavar="NAME",
+    help="A failure that clients must survive, or `all`; the program runs once for each. docs/FAULTS.md has them.",
 )
 @click.option(
     "--seconds",
@@ -149,9 +166,18 @@ def verify() -> None:
     metavar="KIND",
     help=f"A failure, too: one of {', '.join(kind for kind in KINDS if kind in HARMLESS)}.",
 )
+@click.option(
+    "--unowned-after",
+    "unowned_s",
+    type=FloatRange(min=0),
+    default=UNOWNED_S,
+    show_default=True,
+    help="Seconds that a partition may belong to no member of a group, as members report: a session time-out.",
+)
 @click.option("--no-load", is_flag=True, help="Without ottla's own load beside the program.")
-@click.option("--json", "json_file", type=OUTPUT, help="Write the verdict as JSON.")
+@click.option("--json", "json_file", type=OUTPUT, help="Write the verdict, or the report card, as JSON.")
 @click.option("--junit", "junit_file", type=OUTPUT, help="Write JUnit XML.")
+@click.option("--markdown", "markdown_file", type=OUTPUT, help="Write Markdown, as for the summary of a CI.")
 @click.option("--html", "html_file", type=OUTPUT, help="Write a page.")
 def run(**given: Any) -> None:
     """Start COMMAND with BOOTSTRAP_SERVERS in its environment, cause faults, and judge what it reported.
@@ -176,10 +202,12 @@ class Options:
     command: Sequence[str]
     directory: Path | None
     project: str | None
+    links: Path | None
     bootstrap_server: str | None
     fault_command: str | None
     command_config: Path | None
     brokers: int
+    api_level: str | None
     secure: bool
     overrides: Sequence[tuple[str, str]]
     topics: Sequence[tuple[str, int, int | None]]
@@ -187,25 +215,51 @@ class Options:
     scenario: Path | None
     random_faults: int | None
     seed: int | None
+    recipes: Sequence[str]
     seconds: float | None
     grace_s: float
     id_from: str
     allowed: Sequence[str]
     forbidden: Sequence[str]
+    unowned_s: float
     no_load: bool
     json_file: Path | None
     junit_file: Path | None
+    markdown_file: Path | None
     html_file: Path | None
 
     @property
     def names_a_cluster(self) -> bool:
-        return any(each is not None for each in (self.directory, self.project, self.bootstrap_server))
+        return any(each is not None for each in (self.directory, self.project, self.bootstrap_server, self.links))
 
 
 def verified(options: Options, started: ExitStack) -> int:
-    """Checks the options before anything is started, runs, and prints the verdict; returns its exit code."""
-    from ottla.records import BadId, id_finder
+    """Runs, and prints the verdict, or the report card of the recipes; returns its exit code."""
     from tools.judge.lines import lines_of
+    from tools.verify import page
+    from tools.verify.markdown import verdict_markdown
+
+    if options.recipes:
+        check_recipes(options)
+        return recipes_run(options)
+
+    verdict, _ = judged(options, started)
+    command = shlex.join(options.command)
+    write(
+        (options.json_file, lambda: json.dumps({"command": command, **verdict.to_json()}, indent=2) + "\n"),
+        (options.junit_file, lambda: page.junit_of(verdict)),
+        (options.markdown_file, lambda: verdict_markdown(verdict, command)),
+        (options.html_file, lambda: page.page_of(verdict, command)),
+    )
+    echo()
+    for line in lines_of(verdict):
+        echo(line)
+    return verdict.exit_code
+
+
+def judged(options: Options, started: ExitStack) -> tuple[Verdict, Cluster | None]:
+    """Checks the options before anything is started, and runs. The cluster lives until `started` closes."""
+    from ottla.records import BadId, id_finder
     from tools.verify.run import Asked
     from tools.verify.run import verify as run_verify
     from tools.wire.client_properties import read_security
@@ -222,7 +276,7 @@ def verified(options: Options, started: ExitStack) -> int:
     if options.seed is not None and options.random_faults is None:
         raise click.UsageError("--seed is for --random-faults")
     scripted = scheduled(options.faults, options.scenario)
-    read_security(options.command_config, ignores_others=True)  # its errors name the line
+    security = read_security(options.command_config, ignores_others=True)  # its errors name the line
     check_times(scripted, options.seconds)
     cluster = cluster_of(options, scripted, started)
     settings = settings_of(options, cluster)
@@ -249,17 +303,102 @@ def verified(options: Options, started: ExitStack) -> int:
         grace_s=options.grace_s,
         has_load=not options.no_load,
         client_settings=settings,
+        security=security if options.command_config is not None or cluster is None else cluster.security,
         environment=environment_of(cluster),
         topics=[name for name, _, _ in options.topics],
         allowed=frozenset(options.allowed),
         forbidden=frozenset(options.forbidden),
+        unowned_s=options.unowned_s,
     )
-    verdict = run_verify(asked, servers, cluster, echo, pass_through)
-    write(verdict, shlex.join(command), options)
-    echo()
-    for line in lines_of(verdict):
+    return run_verify(asked, servers, cluster, echo, pass_through), cluster
+
+
+def check_recipes(options: Options) -> None:
+    """Raises UsageError, NoSuchRecipe."""
+    from tools.verify.recipes import chosen
+
+    chosen(options.recipes)
+    if not options.command:
+        raise click.UsageError("--recipe judges a COMMAND")
+    if not options.topics:
+        raise click.UsageError("--recipe needs --topic NAME, the topic that the program writes to")
+    others = (options.faults, options.scenario, options.random_faults, options.seconds)
+    if any(others):
+        raise click.UsageError(
+            "--recipe has its own faults and times: leave --fault, --faults, --random-faults and --seconds out"
+        )
+    if options.html_file:
+        raise click.UsageError("--html is for one run, and --recipe makes several: --markdown has a page of all")
+    if options.project or options.bootstrap_server or (options.fault_command and options.links is None):
+        raise click.UsageError(
+            "--recipe needs a cluster whose requests can be broken: its own, that of --dir, or any Kafka behind --links"
+        )
+
+
+def recipes_run(options: Options) -> int:
+    """Runs the program once for each recipe, each on a cluster of its own unless an option names one, and prints its report card.
+
+    Without ottla's load, whose requests would be hit, too. After a Ctrl-C, no other recipe begins.
+    """
+    from tools.faults.clusters import find_target
+    from tools.verify import report_card
+    from tools.verify.markdown import card_markdown
+    from tools.verify.recipes import RECIPES, chosen
+
+    topic = options.topics[0][0]
+    named = find_target(options.directory, None, options.fault_command, None, options.links)
+    rows: list[Row] = []
+    for name in chosen(options.recipes):
+        recipe = RECIPES[name]
+        echo(f"{name}: {recipe.what}")
+        is_over = any(row.verdict is not None and row.verdict.is_interrupted for row in rows)
+        reason = INTERRUPTED if is_over else recipe.why_impossible(topic, named) if named is not None else None
+        try:
+            row = report_card.Row(name, None, not_tried=reason) if reason is not None else recipe_run(name, options)
+        except ExpectedError as problem:
+            if all(earlier.verdict is None for earlier in rows):
+                raise  # it would be the same for all
+            row = report_card.Row(name, None, problem=str(problem))
+        rows.append(row)
+        echo(f"{name}: {row.words}")
+        echo()
+    for line in report_card.card_lines(rows):
         echo(line)
-    return verdict.exit_code
+    command = shlex.join(options.command)
+    write(
+        (options.json_file, lambda: report_card.card_json(rows, command)),
+        (options.junit_file, lambda: report_card.card_junit(rows)),
+        (options.markdown_file, lambda: card_markdown(rows, command)),
+    )
+    return report_card.exit_code(rows)
+
+
+def recipe_run(name: str, options: Options) -> Row:
+    """Raises ExpectedError, UsageError, CouldNotRun."""
+    from tools.faults.request_hits import request_hits
+    from tools.interrupts import ignore_from_now, interruptible
+    from tools.verify.recipes import RECIPES
+    from tools.verify.report_card import Row
+
+    recipe, topic = RECIPES[name], options.topics[0][0]
+    given = replace(options, recipes=(), faults=recipe.faults(topic), seconds=recipe.seconds(topic), no_load=True)
+    began_ms = time.time() * 1000
+    with interruptible(), ExitStack() as started:
+        try:
+            verdict, cluster = judged(given, started)
+            hits = request_hits(logs_of(cluster), began_ms).total()
+            return Row(name, verdict, hits if recipe.has_rules else None)
+        finally:
+            ignore_from_now()  # until this recipe is cleaned up
+
+
+def logs_of(cluster: Cluster | None) -> Path:
+    """The directory where brokers, or links, write what their rules hit."""
+    from tools.faults.processes import ProcessCluster
+    from tools.faults.proxied import ProxiedCluster
+
+    assert isinstance(cluster, ProcessCluster | ProxiedCluster)
+    return cluster.directory if isinstance(cluster, ProxiedCluster) else cluster.cluster.directory
 
 
 def cluster_of(options: Options, faults: Sequence[ScriptedFault], started: ExitStack) -> Cluster | None:
@@ -267,15 +406,24 @@ def cluster_of(options: Options, faults: Sequence[ScriptedFault], started: ExitS
     if not options.names_a_cluster:
         from tools.verify.run import own_cluster
 
+        overrides = dict(options.overrides)
+        if options.api_level is not None and overrides.setdefault(API_LEVEL, options.api_level) != options.api_level:
+            raise click.UsageError(
+                f"--as {options.api_level} and --override {API_LEVEL}={overrides[API_LEVEL]}: give one of both"
+            )
         echo(f"Starting ZooKeeper and {options.brokers} brokers ...")
         links = options.random_faults is not None or any(fault.breakage is not None for fault in faults)
-        return own_cluster(
-            options.brokers, dict(options.overrides), links=links, secure=options.secure, started=started
-        )
+        return own_cluster(options.brokers, overrides, links=links, secure=options.secure, started=started)
     from tools.faults.clusters import find_target
 
-    cluster = find_target(options.directory, options.project, options.fault_command, options.bootstrap_server)
-    for option, is_given in (("--override", options.overrides), ("--secure", options.secure)):
+    cluster = find_target(
+        options.directory, options.project, options.fault_command, options.bootstrap_server, options.links
+    )
+    for option, is_given in (
+        ("--override", options.overrides),
+        ("--as", options.api_level),
+        ("--secure", options.secure),
+    ):
         if is_given:
             raise click.UsageError(
                 f"{option} is for a cluster of its own: without --dir, --compose and --bootstrap-server"
@@ -387,30 +535,13 @@ def pass_through(line: bytes) -> None:
     sys.stdout.flush()
 
 
-def write(verdict: Verdict, command: str, options: Options) -> None:
-    """Writes the files that were asked for."""
+def write(*files: tuple[Path | None, Callable[[], str]]) -> None:
+    """Writes the files that were asked for, with what the functions return."""
     from tools.private_files import write_output
 
-    files = ((options.json_file, as_json), (options.junit_file, as_junit), (options.html_file, as_html))
-    for path, writer in files:
+    for path, text in files:
         if path is not None:
-            write_output(path, writer(verdict, command))
-
-
-def as_json(verdict: Verdict, command: str) -> str:
-    return json.dumps({"command": command, **verdict.to_json()}, indent=2) + "\n"
-
-
-def as_junit(verdict: Verdict, command: str) -> str:
-    from tools.verify.page import junit_of
-
-    return junit_of(verdict)
-
-
-def as_html(verdict: Verdict, command: str) -> str:
-    from tools.verify.page import page_of
-
-    return page_of(verdict, command)
+            write_output(path, text())
 
 
 def guarded(work: Callable[[ExitStack], int]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tools.judge.judgement import Logs, PartitionLog
+from tools.judge.logs import Logs, PartitionLog
 from tools.judge.reports import Report, parse
 
 TOPIC = "t"
@@ -14,6 +14,9 @@ SHORT = {
     "failed": "failed topic=t id={}",
     "consumed": "consumed group=g topic=t partition={} offset={} id={}",
     "committed": "committed group=g topic=t partition={} offset={}",
+    "assigned": "assigned group=g member={} topic=t partition={}",
+    "revoked": "revoked group=g member={} topic=t partition={}",
+    "left": "left group=g member={}",
 }
 
 

@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.tools.judge.tables import log_of, reports_of
-from tools.judge.judgement import Logs, PartitionLog, Tables, judge
+from tools.judge.judgement import judge
+from tools.judge.logs import Logs, PartitionLog
 from tools.judge.reports import Report
+from tools.judge.tables import Tables
 
 GOOD = "produced a; acked 0 0 a; produced b; acked 0 1 b; consumed 0 0 a; consumed 0 1 b; committed 0 2"
 

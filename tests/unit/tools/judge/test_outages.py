@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.tools.judge.tables import log_of, reports_of
-from tools.judge.judgement import Tables
 from tools.judge.outages import Outage, Wait, cost_of, outages_of, windows
+from tools.judge.tables import Tables
 
 
 @pytest.mark.parametrize(
@@ -64,3 +64,11 @@ def test_each_outage_counts_for_one_fault() -> None:
     assert [outage.name for outage in first.outages] == ["t-0", "t-1 for g"]
     assert (second.writes_s, second.reads_s, second.recovered_s) == (pytest.approx(4.9), 0, None)
     assert cost_of(outages, 17, 20).recovered_s == 0
+
+
+def test_an_outage_that_begins_while_a_slow_fault_is_carried_out_is_its_own() -> None:
+    outages = [Outage("t", 1, "", 15, 16, False)]
+    assert cost_of(outages, 14, 20).writes_s == 0
+    slow = cost_of(outages, 14, 20, took_s=0.8)
+    assert (slow.writes_s, slow.recovered_s) == (1, 2)
+    assert cost_of([], 14, 20, took_s=0.8).recovered_s == 0

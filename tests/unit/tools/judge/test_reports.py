@@ -18,7 +18,22 @@ from tools.judge.reports import BrokenReport, Report, line_of, parse
         ("@ottla failed topic=t id=a", Report("failed", "t", id="a")),
         ("@ottla consumed group=g topic=t partition=1 offset=2 id=ü", Report("consumed", "t", 1, 2, "ü", "g")),
         ("@ottla committed group=g topic=t partition=1 offset=3", Report("committed", "t", 1, 3, group="g")),
+        ("@ottla begun txn=t1", Report("begun", txn="t1")),
+        ("@ottla begun txn=t1 transactional-id=p", Report("begun", txn="t1", transactional_id="p")),
+        ("@ottla produced topic=t txn=t1 id=a", Report("produced", "t", id="a", txn="t1")),
+        (
+            "@ottla consumed group=g topic=t partition=1 offset=2 txn=t1 isolation=read_uncommitted id=a",
+            Report("consumed", "t", 1, 2, "a", "g", txn="t1", isolation="read_uncommitted"),
+        ),
+        (
+            "@ottla sent-offsets txn=t1 group=g topic=t partition=1 offset=3",
+            Report("sent-offsets", "t", 1, 3, group="g", txn="t1"),
+        ),
+        ("@ottla committing txn=t1", Report("committing", txn="t1")),
+        ("@ottla committed-txn txn=t1", Report("committed-txn", txn="t1")),
+        ("@ottla aborted-txn txn=t1", Report("aborted-txn", txn="t1")),
         ("12:00:01 INFO main @ottla failed topic=t id=a", Report("failed", "t", id="a")),
+        ("@ottla\tfailed topic=t id=a b", Report("failed", "t", id="a b")),
     ],
 )
 def test_reports(line: str, report: Report) -> None:
@@ -35,6 +50,8 @@ def test_other_lines(line: str) -> None:
     ("line", "reason"),
     [
         ("@ottla ack topic=t id=a", "'ack' is no event; the events are produced, acked"),
+        ("@ottla", "'' is no event"),
+        ("@ottla produced topic=t id=a@ottla acked topic=t partition=0 id=b", "two reports are in one line"),
         ("@ottla acked topic=t offset=1 id=a", "acked needs partition=..."),
         ("@ottla acked topic=t partition=0 offset=1", "acked needs id=..."),
         ("@ottla acked topic=t partition=0 id=", "acked needs id=..."),
@@ -44,6 +61,12 @@ def test_other_lines(line: str) -> None:
         ("@ottla acked topic=t partition=0 ofset=1 id=a", "acked has no field 'ofset'; its fields are topic"),
         ("@ottla acked topic=t partition=0 17 id=a", "'17' is not NAME=VALUE"),
         ("@ottla acked topic=t topic=u partition=0 id=a", "topic is there twice"),
+        ("@ottla begun transactional-id=p", "begun needs txn=..."),
+        ("@ottla committed-txn txn=t1 topic=t", "committed-txn has no field 'topic'; its fields are txn"),
+        (
+            "@ottla consumed group=g topic=t partition=0 offset=1 isolation=none id=a",
+            "isolation=none is neither read_committed nor read_uncommitted",
+        ),
         ("@ottla committed group=g topic=t partition=0 offset=1 id=a", "committed has no field 'id'"),
     ],
 )

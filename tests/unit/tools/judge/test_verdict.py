@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.tools.judge.tables import log_of, reports_of
-from tools.judge.judgement import Logs, Tables
 from tools.judge.lines import lines_of
+from tools.judge.logs import Logs
+from tools.judge.tables import Tables
 from tools.judge.verdict import MEMBER, Client, Fault, Verdict, conclude, rates
 
 LOSES = "acked 0 0 a; acked 0 1 b; acked 0 2 c"
