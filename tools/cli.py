@@ -53,6 +53,9 @@ SUBCOMMANDS: Mapping[str, Subcommand] = MappingProxyType(
         "inspect": Subcommand(
             "tools.inspect.inspect_commands", "Read and check logs on disk, and compare ZooKeeper with the brokers."
         ),
+        "links": Subcommand(
+            "tools.links.links_command", "Stand before any Kafka, and break single requests of its clients."
+        ),
         "produce": Subcommand("tools.clients.produce_command", "Write lines from standard input to a topic."),
         "quota": Subcommand("tools.admin.quota_commands", "Set, remove and list quotas of clients."),
         "reassign": Subcommand("tools.admin.reassign_commands", "Move replicas to other brokers."),

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from tests.support.group_journals import JournalFile, reports_of
-from tools.judge.judgement import PartitionLog, Tables, judge
+from tools.judge.judgement import judge
+from tools.judge.logs import PartitionLog
+from tools.judge.tables import Tables
 
 
 def journal(path: Path, *lines: dict[str, Any]) -> JournalFile:

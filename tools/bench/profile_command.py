@@ -17,7 +17,7 @@ from tqdm import tqdm
 from tools.bench.closed_loop.load import Load
 from tools.bench.closed_loop.topic_load import measure
 from tools.bench.compare.clusters import RunningCluster, leader_of, running_ottla
-from tools.bench.compare.kafka_comparison_command import FORM_HELP, ROW_KEYS
+from tools.bench.compare.kafka_comparison_command import FORM_HELP, row_keys
 from tools.bench.compare.rounds import FILL_BYTES
 from tools.bench.compare.rows import ROWS, Row
 from tools.cluster import ownership
@@ -36,7 +36,7 @@ LATE_S = 60.0
 @click.option(
     "--load",
     "rows",
-    type=ROW_KEYS,
+    type=row_keys(ROWS),
     default=",".join(row.key for row in PROFILED),
     show_default="all",
     help=f"Loads, separated by commas: {', '.join(row.key for row in PROFILED)}.",

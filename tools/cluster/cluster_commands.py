@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from protocol.kafka.api_keys import ApiLevel
 from protocol.numbers import is_plain_number
 from tools.admin import naming
 from tools.admin.connection import format_option
@@ -30,6 +31,7 @@ from tools.interrupts import termination_as_interrupt
 from tools.numbers import PATH, IntRange
 from tools.terminal import echo, echo_lines
 
+API_LEVEL = "broker.api.level"
 BROKERS_DEFAULT = 3
 WATCH_S = 0.5
 SIGNALS = sorted(number.name.removeprefix("SIG") for number in signal.Signals)
@@ -59,6 +61,12 @@ cluster.add_command(health)
     "--override", "overrides", multiple=True, metavar="KEY=VALUE", help="set a broker setting; may be repeated"
 )
 @click.option(
+    "--as",
+    "api_level",
+    type=click.Choice([level.value for level in ApiLevel]),
+    help="whose APIs clients get: those of Kafka 3.9 or of Kafka 4; sets broker.api.level  [default: 3.9]",
+)
+@click.option(
     "--links", is_flag=True, help="connect brokers and ZooKeeper through links that `ottla fault isolate` can cut"
 )
 @click.option(
@@ -85,6 +93,7 @@ def start(
     zookeeper: str | None,
     zk_tls_config: Path | None,
     overrides: Sequence[str],
+    api_level: str | None,
     links: bool,
     secure: bool,
     port: int | None,
@@ -97,6 +106,8 @@ def start(
     if zk_tls_config is not None and zookeeper is None:
         raise click.UsageError("--zk-tls-config-file is for --zookeeper.")
     settings = parse_overrides(overrides)
+    if api_level is not None and settings.setdefault(API_LEVEL, api_level) != api_level:
+        raise click.UsageError(f"--as {api_level} and --override {API_LEVEL}={settings[API_LEVEL]}: give one of both.")
     local = LocalCluster(directory)
     with errors_in_one_line(), termination_as_interrupt():
         if zk_tls_config is not None:
@@ -117,7 +128,7 @@ def start(
             ):
                 raise ClusterError(
                     f"{directory} already has a cluster, which starts unchanged: leave out --brokers, --zookeeper, "
-                    "--override, --links, --secure, --port, --listen and --advertise, and edit "
+                    "--override, --as, --links, --secure, --port, --listen and --advertise, and edit "
                     f"{directory}/broker-*/server.properties, or use another --dir"
                 )
             local.start(say=lambda line: echo(line, err=True))

@@ -71,6 +71,7 @@ def local_profile(broker_count: int) -> dict[str, str]:
         "zookeeper.session.timeout.ms": "3000",
         "replica.lag.time.max.ms": "5000",
         "controlled.shutdown.retry.backoff.ms": "500",
+        "broker.fault.injection": "true",
     }
 
 

@@ -12,7 +12,8 @@ from tools.console.state import PartitionRow
 
 LIST_OFFSETS_VERSION = 2
 LIST_MOVES_VERSION = 0
-LIST_GROUPS_VERSION = 4
+LIST_GROUPS_VERSION = 5
+CONSUMER_GROUP_DESCRIBE_VERSION = 0
 DESCRIBE_GROUPS_VERSION = 3
 OFFSET_FETCH_VERSION = 5
 MOVES_TIMEOUT_MS = 1000
@@ -114,7 +115,9 @@ async def groups(links: Links, brokers: Sequence[int], before: Mapping[str, Grou
 async def _groups_of(links: Links, broker: int) -> dict[str, GroupRow] | None:
     """None: the broker did not answer."""
     try:
-        listed = await links.ask(broker, ApiKey.LIST_GROUPS, LIST_GROUPS_VERSION, {"states_filter": []})
+        body: dict[str, Any] = {"states_filter": [], "types_filter": []}
+        listed = await links.ask(broker, ApiKey.LIST_GROUPS, LIST_GROUPS_VERSION, body)
+        of_new_kind = {str(group.group_id) for group in listed.groups if group.group_type.lower() == "consumer"}
         rows = {
             str(group.group_id): GroupRow(str(group.group_state), broker)
             for group in sorted(listed.groups, key=lambda group: str(group.group_id))
@@ -123,9 +126,18 @@ async def _groups_of(links: Links, broker: int) -> dict[str, GroupRow] | None:
         asked = list(rows)[:GROUPS_MAX]
         if not asked:
             return rows
-        body = {"groups": asked, "include_authorized_operations": False}
-        described = await links.ask(broker, ApiKey.DESCRIBE_GROUPS, DESCRIBE_GROUPS_VERSION, body)
-        members = {str(group.group_id): len(group.members) for group in described.groups}
+        classic = [group for group in asked if group not in of_new_kind]
+        new = [group for group in asked if group in of_new_kind]
+        members: dict[str, int] = {}
+        for api, version, field, names in (
+            (ApiKey.DESCRIBE_GROUPS, DESCRIBE_GROUPS_VERSION, "groups", classic),
+            (ApiKey.CONSUMER_GROUP_DESCRIBE, CONSUMER_GROUP_DESCRIBE_VERSION, "group_ids", new),
+        ):
+            if names:
+                described = await links.ask(
+                    broker, api, version, {field: names, "include_authorized_operations": False}
+                )
+                members |= {str(group.group_id): len(group.members) for group in described.groups}
         for group in asked:
             body = {"group_id": group, "topics": None}
             answer = await links.ask(broker, ApiKey.OFFSET_FETCH, OFFSET_FETCH_VERSION, body)

@@ -92,7 +92,7 @@ def list_groups(states: str | None, types: str | None, where: Where, output: str
 @click.option(
     "--state", "parts", flag_value=STATE, multiple=True, help="show the state, the coordinator and the assignor"
 )
-@click.option("--verbose", is_flag=True, help="show more columns: the members' assignments, the offsets' leader epochs")
+@click.option("--verbose", is_flag=True, help="show more columns: assignments, epochs")
 @connection_options
 def describe(
     group_names: Sequence[str],
@@ -236,7 +236,7 @@ def _print_groups(groups: Sequence[GroupView], part: str, rows: dict[str, list[O
         elif part == MEMBERS:
             _print(member_lines(view, verbose=verbose))
         else:
-            _print(state_lines(view))
+            _print(state_lines(view, verbose=verbose))
 
 
 def _print(lines: Iterable[str]) -> None:

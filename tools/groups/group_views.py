@@ -15,8 +15,9 @@ MISSING = "-"
 
 DEAD = "Dead"
 EMPTY = "Empty"
-REBALANCING = frozenset({"PreparingRebalance", "CompletingRebalance"})
-STATES = ("PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty")
+REBALANCING = frozenset({"PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"})
+STATES = ("PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty", "Assigning", "Reconciling")
+"""The last two are of groups of the new kind (KIP-848)."""
 TYPES = ("Classic", "Consumer")
 
 NAME_WIDTH = 15
@@ -36,24 +37,35 @@ class ListedGroup:
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """A member and its assignment, in order."""
+    """A member and its assignment, in order. `epoch`, `target`: in a group of the new kind, where the member is, and what it is to get."""
 
     consumer_id: str
     instance_id: str | None
     client_id: str
     host: str
     assignment: tuple[TopicPartition, ...]
+    epoch: int | None = None
+    target: tuple[TopicPartition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """A group from DescribeGroups; one that does not exist is Dead."""
+    """A group from DescribeGroups, or ConsumerGroupDescribe; one that does not exist is Dead.
+
+    `epoch`, `target_epoch`: of a group of the new kind.
+    """
 
     group: str
     state: str
     assignor: str
     coordinator: NodeView | None
     members: tuple[MemberView, ...]
+    epoch: int | None = None
+    target_epoch: int | None = None
+
+    @property
+    def type(self) -> str:
+        return "Classic" if self.epoch is None else "Consumer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +178,10 @@ def offset_lines(rows: Sequence[OffsetRow], *, verbose: bool) -> Iterator[str]:
 
 
 def member_lines(group: GroupView, *, verbose: bool) -> Iterator[str]:
-    """Kafka's table of members; instance ids only if there are any, assignments only with `verbose`."""
+    """Kafka's table of members; instance ids only if there are any, assignments only with `verbose`.
+
+    Of a group of the new kind, there are two assignments, as in Kafka 4: what a member has, and what it is to get.
+    """
     with_instances = any(member.instance_id for member in group.members)
     header = ["GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS"]
     widths = [NAME_WIDTH] * 5
@@ -175,33 +190,45 @@ def member_lines(group: GroupView, *, verbose: bool) -> Iterator[str]:
         line: list[object] = [group.group, member.consumer_id, member.host, member.client_id, len(member.assignment)]
         if with_instances:
             line.insert(2, member.instance_id)
-        if verbose:
+        if verbose and group.epoch is None:
             line.append(assignment_text(member.assignment))
+        elif verbose:
+            line += [
+                member.epoch,
+                assignment_text(member.assignment),
+                group.target_epoch,
+                assignment_text(member.target),
+            ]
         lines.append(line)
     if with_instances:
         header.insert(2, "GROUP-INSTANCE-ID")
         widths.insert(2, 17)
-    if verbose:
+    if verbose and group.epoch is None:
         header.append("ASSIGNMENT")
         widths.append(0)
+    elif verbose:
+        header += ["CURRENT-EPOCH", "CURRENT-ASSIGNMENT", "TARGET-EPOCH", "TARGET-ASSIGNMENT"]
+        widths += [NAME_WIDTH, NAME_WIDTH, NAME_WIDTH, 0]
     yield from table(header, lines, widths)
 
 
-def state_lines(group: GroupView) -> Iterator[str]:
-    """Kafka's table of one group's state."""
+def state_lines(group: GroupView, *, verbose: bool) -> Iterator[str]:
+    """Kafka's table of one group's state; `verbose` adds the epochs, as in Kafka 4."""
     header = ["GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS"]
+    widths = [25, 25, 20, 15, 0]
     node = group.coordinator
     coordinator = None if node is None else f"{node.host}:{node.port}  ({node.id})"
-    row = [group.group, coordinator, group.assignor, group.state, len(group.members)]
-    yield from table(header, [row], [25, 25, 20, 15, 0])
+    row: list[object] = [group.group, coordinator, group.assignor, group.state, len(group.members)]
+    if verbose:
+        header[4:4] = ["GROUP-EPOCH", "TARGET-ASSIGNMENT-EPOCH"]
+        row[4:4] = [group.epoch, group.target_epoch]
+        widths[4:4] = [15, 25]
+    yield from table(header, [row], widths)
 
 
 def assignment_text(partitions: Sequence[TopicPartition]) -> str:
     """`orders(0,1), clicks(2)`, topics in order."""
-    topics: dict[str, list[int]] = {}
-    for partition in sorted(partitions):
-        topics.setdefault(partition.topic, []).append(partition.partition)
-    return ", ".join(f"{topic}({','.join(map(str, numbers))})" for topic, numbers in topics.items())
+    return ", ".join(f"{topic}({','.join(map(str, numbers))})" for topic, numbers in _by_topic(partitions).items())
 
 
 def listed_json(group: ListedGroup) -> dict[str, Any]:
@@ -217,10 +244,16 @@ def row_json(row: OffsetRow) -> dict[str, Any]:
 
 
 def group_json(group: GroupView) -> dict[str, Any]:
-    """`{group, state, assignment_strategy, coordinator (its broker id), members: [{..., assignment: {topic: [partition]}}]}`."""
+    """`{group, type, state, assignment_strategy, coordinator (its broker id), members: [{..., assignment: {topic: [partition]}}]}`.
+
+    A group of the new kind also has `epoch` and `target_epoch`, and each of its members `epoch` and `target`.
+    """
+    epochs = {} if group.epoch is None else {"epoch": group.epoch, "target_epoch": group.target_epoch}
     return {
         "group": group.group,
+        "type": group.type,
         "state": group.state,
+        **epochs,
         "assignment_strategy": group.assignor or None,
         "coordinator": None if group.coordinator is None else group.coordinator.id,
         "members": [_member_json(member) for member in group.members],
@@ -228,13 +261,20 @@ def group_json(group: GroupView) -> dict[str, Any]:
 
 
 def _member_json(member: MemberView) -> dict[str, Any]:
-    assignment: dict[str, list[int]] = {}
-    for partition in sorted(member.assignment):
-        assignment.setdefault(partition.topic, []).append(partition.partition)
+    of_new_kind = {} if member.epoch is None else {"epoch": member.epoch, "target": _by_topic(member.target)}
     return {
         "consumer_id": member.consumer_id,
         "group_instance_id": member.instance_id,
         "client_id": member.client_id,
         "host": member.host,
-        "assignment": assignment,
+        "assignment": _by_topic(member.assignment),
+        **of_new_kind,
     }
+
+
+def _by_topic(partitions: Sequence[TopicPartition]) -> dict[str, list[int]]:
+    """Topic -> its partitions, in order."""
+    topics: dict[str, list[int]] = {}
+    for partition in sorted(partitions):
+        topics.setdefault(partition.topic, []).append(partition.partition)
+    return topics

@@ -289,23 +289,32 @@ def _committed(row: Any) -> CommittedView:
 def _group_view(name: str, row: Any, coordinator: NodeView) -> GroupView:
     """`row`: of DescribeGroups, or of ConsumerGroupDescribe."""
     is_classic = hasattr(row, "protocol_data")
-    members = []
-    for member in row.members:
-        if is_classic:
-            instance, assignment = getattr(member, "group_instance_id", None), _assignment(member.member_assignment)
-        else:
-            instance = member.instance_id
-            assignment = [
-                TopicPartition(topic.topic_name, number)
-                for topic in member.assignment.topic_partitions
-                for number in topic.partitions
-            ]
-        members.append(
-            MemberView(member.member_id, instance, member.client_id, member.client_host, tuple(sorted(assignment)))
-        )
-    members.sort(key=lambda member: member.consumer_id)
-    assignor = row.protocol_data if is_classic else row.assignor_name
-    return GroupView(name, row.group_state, assignor, coordinator, tuple(members))
+    members = sorted(
+        map(_classic_member if is_classic else _member, row.members), key=lambda member: member.consumer_id
+    )
+    if is_classic:
+        return GroupView(name, row.group_state, row.protocol_data, coordinator, tuple(members))
+    epochs = {"epoch": row.group_epoch, "target_epoch": row.assignment_epoch}
+    return GroupView(name, row.group_state, row.assignor_name, coordinator, tuple(members), **epochs)
+
+
+def _classic_member(row: Any) -> MemberView:
+    assignment = tuple(sorted(_assignment(row.member_assignment)))
+    return MemberView(
+        row.member_id, getattr(row, "group_instance_id", None), row.client_id, row.client_host, assignment
+    )
+
+
+def _member(row: Any) -> MemberView:
+    """Of a group of the new kind."""
+    has, target = (_partitions(assignment) for assignment in (row.assignment, row.target_assignment))
+    return MemberView(row.member_id, row.instance_id, row.client_id, row.client_host, has, row.member_epoch, target)
+
+
+def _partitions(assignment: Any) -> tuple[TopicPartition, ...]:
+    """In order."""
+    topics = assignment.topic_partitions
+    return tuple(sorted(TopicPartition(topic.topic_name, number) for topic in topics for number in topic.partitions))
 
 
 def _assignment(data: bytes) -> list[TopicPartition]:

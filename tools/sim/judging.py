@@ -8,8 +8,10 @@ from itertools import islice
 from typing import NamedTuple
 
 from protocol.types import Assignment, LeaderAndIsr, TopicPartition
-from tools.judge.judgement import PartitionLog, Tables, judge
+from tools.judge.judgement import judge
 from tools.judge.kinds import HARMLESS
+from tools.judge.logs import PartitionLog
+from tools.judge.tables import Tables
 from tools.sim.clients.history import (
     ABORTED_TRANSACTION,
     COMMITTED_TRANSACTION,

@@ -129,6 +129,9 @@ CONFIGS: Sequence[Mapping[str, str]] = (
 LOG_DIRS_MAX = 2
 SENT_FROM_FILE = 2_000
 """Clients of the world ask for a few kilobytes."""
+API_LEVEL = "broker.api.level"
+PRODUCER_EPOCHS = 32_767
+FEW_EPOCHS = 6
 LATER_KEYS: Mapping[str, Any] = {
     "aiokafka": 0,
     "processors": 0,
@@ -137,6 +140,7 @@ LATER_KEYS: Mapping[str, Any] = {
     "log_dirs": 1,
     "pauses": 1.0,
     "sent_from_file": SENT_FROM_FILE,
+    "producer_epochs": PRODUCER_EPOCHS,
     "configs": {},
 }
 """Plans of earlier versions do not have these."""
@@ -185,6 +189,8 @@ class Plan:
     """Clients and the admin pause so many times as long between their requests."""
     sent_from_file: int = SENT_FROM_FILE
     """Records with so many bytes, or more, are sent from their file."""
+    producer_epochs: int = PRODUCER_EPOCHS
+    """The last epoch of a transactional producer. With few of them, it often gets a new producer id."""
     settings: Mapping[str, str] = field(default_factory=dict)
     configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Topic -> its own settings."""
@@ -218,6 +224,8 @@ def from_yaml(text: str) -> Plan:
         raise BrokenPlan(
             "numbers of clients are not negative, replicas are 1 to 3, seconds are above 0 and at most a day"
         )
+    if not 2 <= rows["producer_epochs"] <= PRODUCER_EPOCHS:
+        raise BrokenPlan(f"producer_epochs are 2 to {PRODUCER_EPOCHS}, not {rows['producer_epochs']}")
     if not 1 <= rows["log_dirs"] <= LOG_DIRS_MAX:
         raise BrokenPlan(f"log_dirs are 1 or {LOG_DIRS_MAX}, not {rows['log_dirs']}")
     if not all(type(count) is int and count > 0 for count in rows["partitions"].values()) or not rows["partitions"]:
@@ -265,7 +273,7 @@ def hit_by(what: str) -> Sequence[int]:
 
 
 KINDS: Mapping[str, tuple[Any, str]] = {
-    **dict.fromkeys(("seed", "replicas", "log_dirs", "sent_from_file", *CLIENTS), (int, "a number")),
+    **dict.fromkeys(("seed", "replicas", "log_dirs", "sent_from_file", "producer_epochs", *CLIENTS), (int, "a number")),
     **dict.fromkeys(("seconds", "pauses"), ((int, float), "a number")),
     **dict.fromkeys(("has_admin", "remakes"), (bool, "true or false")),
     "partitions": (dict, "topic: number of partitions"),
@@ -310,6 +318,8 @@ def smaller(plan: Plan) -> Iterator[Plan]:
         yield replace(plan, seconds=plan.seconds / 2, faults=tuple(f for f in faults if f.at < plan.seconds / 2))
     if plan.pauses != 1.0:
         yield replace(plan, pauses=1.0)
+    if plan.producer_epochs != PRODUCER_EPOCHS:
+        yield replace(plan, producer_epochs=PRODUCER_EPOCHS)
     for topic in plan.configs:
         yield replace(plan, configs={name: of for name, of in plan.configs.items() if name != topic})
     for key in plan.settings:
@@ -376,6 +386,11 @@ def plan_of(seed: int, seconds: float = 60.0) -> Plan:
             Fault(round(random.uniform(2, max(3, seconds / 2)), 3), RESTART_AND_POWER, random.choice(BROKERS), 1.0)
         )
         settings |= SYNCED
+    level = Random(f"level {seed}")  # of its own, too
+    if level.random() < 0.5:
+        settings[API_LEVEL] = "4"
+    if level.random() < 0.3:
+        plan = replace(plan, producer_epochs=FEW_EPOCHS)
     log_dirs = plan.log_dirs
     if random.random() < 0.35 or log_dirs > 1:
         log_dirs = LOG_DIRS_MAX

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from zlib import crc32
 
 from broker.coordination.ownership import partition_for
+from protocol.kafka.api_keys import ApiLevel
 from protocol.types import TopicPartition
 from protocol.zk.znodes import BrokerIdZNode
 from tools.sim import plan as plans
@@ -30,7 +31,7 @@ from tools.sim.clients.transactional_producer import TransactionalProducer
 from tools.sim.faults import Faults
 from tools.sim.invariants import Invariants
 from tools.sim.judging import LOG_TOPICS, Processed, Scene, problems_of, unrest
-from tools.sim.plan import BROKERS, SETTINGS, Plan
+from tools.sim.plan import API_LEVEL, BROKERS, SETTINGS, Plan
 from tools.sim.policies import COMPACTS, KEEPS_ALL, Policy, policy_of
 from tools.sim.truth import TornLog, committed_in, is_left_out, segments_on, states_in, visible_in
 from tools.sim.world.controlled import controlled
@@ -101,7 +102,8 @@ class Simulation:
         }
         self._policies = policies_of(plan)
         truncating = frozenset(topic for topic, policy in self._policies.items() if policy.deletes)
-        self.history = History(self.scheduler, self._is_led_by, truncating=truncating)
+        level = ApiLevel(settings.get(API_LEVEL, ApiLevel.KAFKA_3_9))
+        self.history = History(self.scheduler, self._is_led_by, level=level, truncating=truncating)
         self.invariants = Invariants(
             self.zookeeper.tree,
             self.nodes,
@@ -184,7 +186,7 @@ class Simulation:
 
     def run(self) -> Outcome:
         began = time.process_time()
-        with controlled(self.scheduler, self.plan.seed, self.plan.sent_from_file):
+        with controlled(self.scheduler, self.plan.seed, self.plan.sent_from_file, self.plan.producer_epochs):
             if self._start():
                 self._load()
                 if self._rest():

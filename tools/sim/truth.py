@@ -17,7 +17,7 @@ from protocol.kafka.control_records import marker_in
 from protocol.kafka.record_batch import BatchHeader, crc_is_valid, decode_records, iter_batches
 from protocol.types import NO_LEADER, Assignment, Buffer, LeaderAndIsr, TopicPartition
 from protocol.zk.znodes import ControllerZNode, PartitionStateZNode, TopicZNode
-from tools.judge.judgement import PartitionLog
+from tools.judge.logs import PartitionLog
 from tools.sim.policies import id_of, text_of
 from tools.sim.world.disk import Directory, Inode, MemoryDisk
 from tools.sim.world.nodes import LOG_DIRS

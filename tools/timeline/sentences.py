@@ -520,6 +520,8 @@ def _group_state(event: Event, known: Known) -> list[Said]:
         "Stable": f"group {group} is stable in generation {generation}: {cause}",
         "Empty": f"group {group} is empty: {cause}",
         "Dead": f"group {group} ends: {cause}",
+        "Assigning": f"group {group} is to be assigned anew, for {cause}",
+        "Reconciling": f"group {group} has a target for {cause}: its members give up and take partitions",
     }
     after = str(row.get("after"))
     return one(texts.get(after, f"group {group} is {after}: {cause}"), "CLI-2")

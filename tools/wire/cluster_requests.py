@@ -37,6 +37,8 @@ VERSIONS: Mapping[ApiKey, VersionRange] = MappingProxyType(
         ApiKey.OFFSET_COMMIT: VersionRange(5, 7),
         ApiKey.DELETE_GROUPS: VersionRange(0, 2),
         ApiKey.OFFSET_DELETE: VersionRange(0, 0),
+        ApiKey.LIST_TRANSACTIONS: VersionRange(0, 0),
+        ApiKey.DESCRIBE_TRANSACTIONS: VersionRange(0, 0),
         ApiKey.DESCRIBE_ACLS: VersionRange(1, 3),
         ApiKey.CREATE_ACLS: VersionRange(1, 3),
         ApiKey.DELETE_ACLS: VersionRange(1, 3),

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
+from protocol.kafka.api_keys import ADVERTISED, ApiKey, ApiLevel
 from tests.clients import page, results
 from tests.clients.clients import CLIENTS, FEATURES
+from tests.clients.test_report_cards import WITH_A_CARD
 from tests.unit.docs.pages import rows, section, text_of
+from tools.verify.recipes import RECIPES
 
 WHOLE = rows(section(text_of(page.PAGE), "Results"))
 
@@ -51,3 +55,28 @@ def test_every_column_is_explained() -> None:
         name for row in rows(section(text_of(page.PAGE), "What each column tests")) for name in row[0].split(", ")
     ]
     assert columns == list(FEATURES)
+
+
+def test_every_client_has_a_report_card_and_what_fails_in_it_is_known() -> None:
+    cards = rows(section(text_of(page.PAGE), "Report cards"))
+    assert [row[0] for row in cards] == [client.name for client in WITH_A_CARD]
+    for client, row in zip(WITH_A_CARD, cards, strict=True):
+        assert len(row) == 2 + len(RECIPES)
+        failed = {name for name, word in zip(RECIPES, row[2:], strict=True) if word == page.FAILED}
+        assert failed <= set(client.fails), client.name
+
+
+def test_the_kips_of_each_level_are_those_that_brokers_advertise() -> None:
+    """A row names an API and its first version with the KIP; v0 if it names none."""
+    levels = (ApiLevel.KAFKA_3_9, ApiLevel.KAFKA_4)
+    for kip, what, *said in rows(section(text_of(page.PAGE), "What of Kafka 4")):
+        name, _, version = what.rpartition(": ")[2].partition(" v")
+        key = getattr(ApiKey, re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper(), None)
+        for level, word in zip(levels, said, strict=False):
+            served = None if key is None else ADVERTISED[level].get(key)
+            is_served = served is not None and served.max >= int(version or 0) and (key, level) not in REFUSED
+            assert word == (page.YES if is_served else page.NO), (kip, what, level)
+
+
+REFUSED = {(ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiLevel.KAFKA_3_9)}
+"""Advertised, and refused as in Kafka 3.9's ZooKeeper mode."""

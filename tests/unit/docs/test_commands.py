@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 
 from tests.unit.docs.pages import INLINE, PAGES, ROOT, blocks, name_of, prose, text_of
 from tools.cli import main
@@ -35,9 +36,17 @@ def simple_commands(line: str) -> Iterator[list[str]]:
 
 
 def shown(page: Path) -> list[str]:
-    """The lines that a reader types, each with the lines that continue it."""
+    """The lines that a reader types, each with the lines that continue it, and those of the workflows for a CI."""
     texts = [block.replace("\\\n", "") for block in blocks(text_of(page), "console")]
-    return [line[2:] for text in texts for line in text.splitlines() if line[:2] == "$ "]
+    typed = [line[2:] for text in texts for line in text.splitlines() if line[:2] == "$ "]
+    return typed + [line for run in steps(page) for line in run.replace("\\\n", "").splitlines() if "ottla" in line]
+
+
+def steps(page: Path) -> list[str]:
+    """What the workflows in the page run."""
+    files = [yaml.safe_load(block) for block in blocks(text_of(page), "yaml")]
+    jobs = [job for file in files if isinstance(file, dict) for job in file.get("jobs", {}).values()]
+    return [step["run"] for job in jobs for step in job["steps"] if "run" in step]
 
 
 def mentioned(page: Path) -> list[str]:

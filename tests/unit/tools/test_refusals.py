@@ -47,6 +47,8 @@ TYPED_WRONGLY = [
     ("fault run s.yaml --seed 7", "are for --random"),
     ("fault kill broker 1 --dir d --compose p", "name a cluster each"),
     ("fault kill broker 1 --bootstrap-server a:1", "--bootstrap-server is for --fault-command"),
+    ("fault kill broker 1 --bootstrap-server a:1 --fault-command x --links l", "--links and --bootstrap-server name"),
+    ("fault kill broker 1 --fault-command x --dir d --links l", "--dir, --compose and --links name a cluster each"),
     ("group describe", "missing group name, or --all-groups"),
     ("group describe g --all-groups", "cannot be used together"),
     ("group describe ''", "a group name must not be empty"),

@@ -38,7 +38,7 @@
 #include <unistd.h>
 
 enum { READ_BYTES = 128 * 1024, EVENTS = 256, PIECES = 64, CONNECT_TIMEOUT_S = 5, FIRST_ANSWER_S = 30, ANSWER_BYTES_MAX = 512 << 20 };
-enum { PRODUCE_FLEXIBLE = 9, FETCH_FLEXIBLE = 12, FETCH_TOPIC_IDS = 13 };
+enum { PRODUCE_FLEXIBLE = 9, FETCH_FLEXIBLE = 12, TOPIC_IDS = 13 };
 enum kind { PRODUCE, FETCH, IDLE, PAIRED };
 
 struct frame {
@@ -248,6 +248,14 @@ static void skip_string(struct reader *r) {
     take(r, size > 0 ? (uint64_t)size : 0);
 }
 
+/* Its name, or its id. */
+static void skip_topic(struct reader *r) {
+    if (r->version >= TOPIC_IDS)
+        take(r, 16);
+    else
+        skip_string(r);
+}
+
 static void skip_tags(struct reader *r) {
     if (!r->is_flexible) return;
     for (uint64_t left = varint(r); left; left--) {
@@ -258,7 +266,7 @@ static void skip_tags(struct reader *r) {
 
 static void check_produced(struct reader *r) {
     for (uint64_t topics = count(r); topics; topics--) {
-        skip_string(r);
+        skip_topic(r);
         for (uint64_t partitions = count(r); partitions; partitions--) {
             take(r, 4);
             int64_t code = number(r, 2);
@@ -291,10 +299,7 @@ static void check_fetched(struct connection *c, struct request *request, struct 
         take(r, 4);
     }
     if (!count(r)) fail("malformed", r->connection, 0);
-    if (r->version >= FETCH_TOPIC_IDS)
-        take(r, 16);
-    else
-        skip_string(r);
+    skip_topic(r);
     if (!count(r)) fail("malformed", r->connection, 0);
     take(r, 4);
     int64_t code = number(r, 2);

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-PRODUCE_VERSION, PRODUCE_VERSIONS = 9, range(3, 12)
-FETCH_VERSION, FETCH_VERSIONS = 12, range(4, 18)
+PRODUCE_VERSION, PRODUCE_VERSIONS = 9, range(3, 14)
+FETCH_VERSION, FETCH_VERSIONS = 12, range(4, 19)
 """The version of a load that names none, and all of them."""
 TOPIC_IDS_SINCE = 13
-"""From this version on, a Fetch names its topic by the id."""
+"""From this version on, a Fetch and a Produce name their topics by the id."""
 
 
 @dataclass(frozen=True, slots=True)

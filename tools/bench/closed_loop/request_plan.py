@@ -1,13 +1,14 @@
 """What the load generator has to send: frames that are encoded already, and the connections that send them. Pure.
 
-The C program reads a plan as `encoded` writes it; `generator.c` describes the format. Requests are Produce v3 to v11 and Fetch v4 to v17.
+The C program reads a plan as `encoded` writes it; `generator.c` describes the format. Requests are Produce v3 to v13 and Fetch v4 to v18.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Literal
 from uuid import UUID
 
@@ -22,6 +23,8 @@ PRODUCE_TIMEOUT_MS = 30_000
 FETCH_WAIT_MS = 500
 OFFSET_MARK = 0x7A6B5C4D3E2F1A0B
 """An offset that no log has, to find where the offset stands in a frame."""
+
+NO_IDS: Mapping[str, UUID] = MappingProxyType({})
 
 Kind = Literal["produce", "fetch", "idle", "paired"]
 
@@ -85,9 +88,16 @@ def batch(record_bytes: int, records: int, timestamp_ms: int) -> bytes:
 
 
 def produce_frame(
-    partitions: Sequence[tuple[str, int]], acks: int, records_of_each: bytes, version: int = PRODUCE_VERSION
+    partitions: Sequence[tuple[str, int]],
+    acks: int,
+    records_of_each: bytes,
+    version: int = PRODUCE_VERSION,
+    topic_ids: Mapping[str, UUID] = NO_IDS,
 ) -> bytes:
-    """A Produce request with the same batch for each (topic, partition), with its length before it."""
+    """A Produce request with the same batch for each (topic, partition), with its length before it.
+
+    `topic_ids`: for a version that names topics by their ids.
+    """
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions:
         topics.setdefault(topic, []).append(partition)
@@ -96,7 +106,11 @@ def produce_frame(
         "acks": acks,
         "timeout": PRODUCE_TIMEOUT_MS,
         "topic_data": [
-            {"name": topic, "partition_data": [{"index": index, "records": records_of_each} for index in indexes]}
+            {
+                "name": topic,
+                "topic_id": topic_ids.get(topic),
+                "partition_data": [{"index": index, "records": records_of_each} for index in indexes],
+            }
             for topic, indexes in topics.items()
         ],
     }

@@ -73,7 +73,9 @@ def measure(
     if target.security.protocol != "PLAINTEXT":
         raise BenchError(f"raw requests cannot speak {target.security.protocol}; --client librdkafka can")
     if load.kind == "produce":
-        frames, connections = _produce_plan(load, partitions)
+        named = {partition.topic for partition in partitions} if load.version >= TOPIC_IDS_SINCE else ()
+        ids = {name: topic_id_of(target, name) for name in named}
+        frames, connections = _produce_plan(load, partitions, ids)
     elif load.kind == "consume":
         topic_id = topic_id_of(target, topic) if load.version >= TOPIC_IDS_SINCE else None
         frames, connections = _consume_plan(load, partitions, topic_id)
@@ -87,7 +89,9 @@ def _records_of(load: Load) -> bytes:
     return batch(load.record_bytes, load.records_per_batch, int(time.time() * 1000))
 
 
-def _produce_plan(load: Load, partitions: Sequence[Partition]) -> tuple[list[Frame], list[PlannedConnection]]:
+def _produce_plan(
+    load: Load, partitions: Sequence[Partition], topic_ids: Mapping[str, UUID]
+) -> tuple[list[Frame], list[PlannedConnection]]:
     """Connections go to the leaders in turns. Those to one leader share its partitions, or write to the same ones if they are more."""
     of_leaders: dict[Address, list[Partition]] = {}
     for partition in partitions:
@@ -106,7 +110,7 @@ def _produce_plan(load: Load, partitions: Sequence[Partition]) -> tuple[list[Fra
         for at in range(0, len(share), load.partitions_per_request):
             together = share[at : at + load.partitions_per_request]
             where = [(partition.topic, partition.index) for partition in together]
-            data = produce_frame(where, load.acks, records, load.version)
+            data = produce_frame(where, load.acks, records, load.version, topic_ids)
             count = len(together) * load.records_per_batch
             frames.append(Frame(data, count, count * load.record_bytes, version=load.version))
         connections.append(PlannedConnection("produce", leader, load.in_flight, first, len(frames) - first))

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 from confluent_kafka.admin import AdminClient
@@ -28,6 +29,9 @@ FORM_SWITCH = "OTTLA_COMPILED"
 """The environment variable that says whether brokers may run compiled (docs/PERFORMANCE.md)."""
 PLAIN = "plain Python"
 KAFKA = "Kafka"
+WITHOUT_FAULTS = {"broker.fault.injection": "false"}
+"""As in a plain `server.properties`; a local cluster has it otherwise."""
+NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 SETTINGS = {
     "auto.create.topics.enable": "false",
     "auto.leader.rebalance.enable": "false",
@@ -101,12 +105,14 @@ def leader_of(cluster: RunningCluster, topic: str) -> int:
 
 
 @contextlib.contextmanager
-def running_ottla(directory: Path, is_compiled: bool | None = None, name: str = OURS) -> Iterator[RunningCluster]:
-    """Ours. `is_compiled`: which form the brokers run; None: the one that is there. Raises ClusterError."""
+def running_ottla(
+    directory: Path, is_compiled: bool | None = None, name: str = OURS, settings: Mapping[str, str] = NO_SETTINGS
+) -> Iterator[RunningCluster]:
+    """Ours. `is_compiled`: which form the brokers run; None: the one that is there. `settings`: further ones. Raises ClusterError."""
     cluster = LocalCluster(directory)
     with chosen_form(is_compiled):
         try:
-            cluster.create(BROKERS, overrides=SETTINGS)
+            cluster.create(BROKERS, overrides={**SETTINGS, **WITHOUT_FAULTS, **settings})
             forks.end_owned()  # so that each round has a whole start
             began = time.perf_counter()
             cluster.start()

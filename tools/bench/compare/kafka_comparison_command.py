@@ -18,8 +18,12 @@ from tools.cluster.ownership import own_servers
 from tools.failures import errors_in_one_line
 from tools.numbers import OUTPUT, FloatRange, IntRange, Parsed
 
-ROW_KEYS = Parsed("row[,row...]", lambda text: chosen([key.strip() for key in text.split(",") if key.strip()]))
-"""`fetch-64k,fetch-1m`: keys of rows."""
+
+def row_keys(rows: Sequence[Row]) -> Parsed:
+    """`fetch-64k,fetch-1m`: keys of rows."""
+    return Parsed("row[,row...]", lambda text: chosen([key.strip() for key in text.split(",") if key.strip()], rows))
+
+
 ROWS_HELP = f"Rows to measure, separated by commas: {', '.join(row.key for row in ROWS)}."
 FORM_HELP = "Whether our brokers run compiled. Without it, they run in the form that is there."
 BOTH_FORMS = {OURS: False, COMPILED: True}
@@ -39,7 +43,7 @@ BOTH_FORMS = {OURS: False, COMPILED: True}
 @click.option(
     "--warm-up", type=FloatRange(0.1), default=1.5, show_default=True, help="Seconds of the same load before each row."
 )
-@click.option("--rows", type=ROW_KEYS, default="", show_default="all", help=ROWS_HELP)
+@click.option("--rows", type=row_keys(ROWS), default="", show_default="all", help=ROWS_HELP)
 @click.option("--compiled/--plain", default=None, help=FORM_HELP)
 @click.option("--both", is_flag=True, help="Our brokers as plain Python, and compiled too, as a third cluster.")
 @click.option("--json", "json_file", type=OUTPUT, help="All figures.")

@@ -64,6 +64,9 @@ OTHER_CLIENTS = (
 )
 """KafkaJS 2.2, aiokafka 0.14, kafka-go 0.4, kafka-python 3.0, and sarama 1.61 with its default settings."""
 
+NEWEST = Clients("Java 4.1", 13, 18)
+"""What it sends to brokers at level 4."""
+
 
 def _produce(
     key: str,
@@ -139,10 +142,17 @@ ROWS = (
 """In the order in which they run and are printed. Raw requests are librdkafka's unless the title names other clients."""
 
 
-def chosen(keys: Sequence[str]) -> list[Row]:
-    """The rows with these keys, in the order of ROWS; all rows without a key. ValueError names an unknown key."""
-    known = {row.key for row in ROWS}
+NEWEST_ROWS = (
+    _produce("produce-20x1-100b", 1, 20, 1, 100, 2, 0.3, NEWEST),
+    _fetch("fetch-64k", 64 * KIB, 2, NEWEST),
+)
+"""In versions that Kafka 3.9 does not serve."""
+
+
+def chosen(keys: Sequence[str], rows: Sequence[Row] = ROWS) -> list[Row]:
+    """The rows with these keys, in their order; all rows without a key. ValueError names an unknown key."""
+    known = {row.key for row in rows}
     for key in keys:
         if key not in known:
-            raise ValueError(f"{key!r} is no row: choose from {', '.join(row.key for row in ROWS)}")
-    return [row for row in ROWS if not keys or row.key in keys]
+            raise ValueError(f"{key!r} is no row: choose from {', '.join(row.key for row in rows)}")
+    return [row for row in rows if not keys or row.key in keys]

@@ -1,6 +1,7 @@
 """The jars of a real Kafka, and the commands that run their classes.
 
-They come from a Kafka distribution, from `.kafka/libs` of a source tree (`make kafka`), or from Maven into the cache of this user.
+They come from a Kafka distribution, from `.kafka` of a source tree (`make kafka`), or from Maven into the cache of this user. A source
+tree has two versions: `libs` of Kafka 3.9, and `4/libs` of a Kafka that needs no ZooKeeper.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tools.failures import ExpectedError
 
 POM = Path(__file__).with_name("pom.xml")
 SOURCE_TREE = Path(__file__).resolve().parents[3] / ".kafka"
+KRAFT_TREE = SOURCE_TREE / "4"
 STAMP = "fetched"
 """A file beside the directory of the jars, made when all of them are there."""
 MAVEN_TIMEOUT_S = 600.0
@@ -50,6 +52,11 @@ class KafkaJars:
                 return match.group(1)
         raise NoKafka(f"{self.libs} has no jar of Kafka's server, kafka_2.13-VERSION.jar")
 
+    @property
+    def needs_zookeeper(self) -> bool:
+        """Kafka 4 has KRaft only; an older one runs with a ZooKeeper here. Raises NoKafka."""
+        return int(self.version.partition(".")[0]) < 4
+
     def command(
         self,
         *arguments: str,
@@ -57,13 +64,17 @@ class KafkaJars:
         logs: Literal["tool", "server", "silent"] = "tool",
     ) -> list[str]:
         """A JVM that runs a class, or a source file that uses the jars. A tool logs warnings to its standard output, a server more."""
-        log4j = f"-Dlog4j.configuration=file:{POM.with_name(f'{logs}.log4j.properties')}"
-        return [find_java(), *options, log4j, "-cp", self.class_path, *arguments]
+        log4j = (  # that of Kafka 3, that of Kafka 4
+            f"-Dlog4j.configuration=file:{POM.with_name(f'{logs}.log4j.properties')}",
+            f"-Dlog4j2.configurationFile=file:{POM.with_name(f'{logs}.log4j2.properties')}",
+        )
+        return [find_java(), *options, *log4j, "-cp", self.class_path, *arguments]
 
 
-def fetched_jars() -> KafkaJars | None:
-    """The jars that `make kafka` fetched into this source tree."""
-    return KafkaJars(SOURCE_TREE / "libs") if (SOURCE_TREE / STAMP).exists() else None
+def fetched_jars(*, kraft: bool = False) -> KafkaJars | None:
+    """The jars that `make kafka` fetched into this source tree: of Kafka 3.9, or of the one with KRaft."""
+    tree = KRAFT_TREE if kraft else SOURCE_TREE
+    return KafkaJars(tree / "libs") if (tree / STAMP).exists() else None
 
 
 def find_jars(home: Path | None = None) -> KafkaJars:

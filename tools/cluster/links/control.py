@@ -1,4 +1,4 @@
-"""Sends the rules of links to their process: JSON lines over a Unix socket in the run directory, one answer for each line.
+"""Sends the rules of links to their process, as JSON lines over a Unix socket in the run directory.
 
     {"add": [rule, ...]}    {"remove": [id, ...]}    {"remove": null} removes all    {"show": true}
 
@@ -8,32 +8,16 @@ Each answer is `{"rules": [...], "connections": n}` after the change, or `{"erro
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from protocol.json_lines import NoAnswer, Refused, ask
 from tools.cluster.links.rules import Rule
-
-LINE_MAX = 1024 * 1024
-ANSWER_TIMEOUT_S = 5.0
 
 
 class NoLinks(Exception):
     """The links cannot be told anything; the message says why."""
-
-
-@contextlib.contextmanager
-def short_path(path: Path) -> Iterator[str]:
-    """A name for the socket that fits into a socket's address, which has 108 bytes, however deep the directory is."""
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{directory}/{path.name}" if len(os.fsencode(path)) > 100 else str(path)
-    finally:
-        os.close(directory)
 
 
 class LinksControl:
@@ -54,14 +38,8 @@ class LinksControl:
 
     def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            with short_path(self._path) as short, socket.socket(socket.AF_UNIX) as connection:
-                connection.settimeout(ANSWER_TIMEOUT_S)
-                connection.connect(short)
-                connection.sendall(json.dumps(request).encode() + b"\n")
-                with connection.makefile("rb") as lines:
-                    answered: dict[str, Any] = json.loads(lines.readline(LINE_MAX))
-        except (OSError, ValueError) as problem:
+            return ask(self._path, request)
+        except Refused as problem:
+            raise NoLinks(f"the links refuse that: {problem}") from None
+        except NoAnswer as problem:
             raise NoLinks(f"the links at {self._path} do not answer: {problem}") from None
-        if "error" in answered:
-            raise NoLinks(f"the links refuse that: {answered['error']}")
-        return answered

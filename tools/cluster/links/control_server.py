@@ -4,40 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import socket
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tools.cluster.links.control import LINE_MAX, short_path
+from protocol import json_lines
 from tools.cluster.links.proxy import Proxy
 from tools.cluster.links.rules import BadRule, Rule
-
-IDLE_S = 30.0
 
 
 async def serve(proxy: Proxy, path: Path) -> asyncio.Server:
     """Only the owner of the process can connect."""
-    path.unlink(missing_ok=True)  # noqa: ASYNC240 - once, before the start
-    umask = os.umask(0o177)
-    try:
-        with short_path(path) as short:
-            listening = socket.socket(socket.AF_UNIX)
-            listening.bind(short)
-    finally:
-        os.umask(umask)
-
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while line := await asyncio.wait_for(reader.readline(), IDLE_S):
-                writer.write(json.dumps(answer(proxy, line)).encode() + b"\n")
-                await writer.drain()
-        except (OSError, ValueError, TimeoutError):
-            pass  # ValueError: a line beyond LINE_MAX
-        finally:
-            writer.close()
-
-    return await asyncio.start_unix_server(talk, sock=listening, limit=LINE_MAX)
+    return await json_lines.serve(path, partial(answer, proxy))
 
 
 def answer(proxy: Proxy, line: bytes) -> dict[str, Any]:

@@ -123,6 +123,13 @@ class Actor:
             raise NotServed(messages.api_name(api_key))
         return self._versions[api_key]
 
+    def serve_at_most(self, newest: Mapping[int, int]) -> None:
+        """Leaves out the versions of these APIs above those."""
+        limited = {
+            key: VersionRange(of.min, min(of.max, newest.get(key, of.max))) for key, of in self._versions.items()
+        }
+        self._versions = limited
+
     async def until(self, what: str, is_true: Callable[[], Awaitable[bool]]) -> None:
         """Raises AdminError after SETTLE_TIMEOUT_S."""
         await self.cluster.until(f"history {self.name}: {what}", is_true)

@@ -12,6 +12,7 @@ import click
 import yaml
 
 from protocol.kafka import messages
+from protocol.kafka.api_keys import ApiLevel
 from protocol.numbers import is_plain_number
 from protocol.plain_text import escaped
 from protocol.types import Address
@@ -26,6 +27,8 @@ from tools.terminal import echo, echo_lines
 from tools.yaml_nodes import not_yaml
 
 KNOWN_DIFFERENCES = Path(__file__).with_name("known_differences.yaml")
+OF_LEVEL_4 = Path(__file__).with_name("known_differences_4.yaml")
+"""Those that come at level 4 beside the others."""
 DIFFERENT, FAILED = 1, 2
 
 
@@ -43,11 +46,17 @@ DIFFERENT, FAILED = 1, 2
 )
 @click.option("--quick", is_flag=True, help="only the newest version of each API")
 @click.option(
+    "--level",
+    type=click.Choice([level.value for level in ApiLevel]),
+    default=ApiLevel.KAFKA_3_9.value,
+    show_default=True,
+    help="whose differences are known: 3.9, those between Kafka 3.9 and ottla; 4, those between Kafka 4.1 and ottla at level 4",
+)
+@click.option(
     "--known",
     type=EXISTING_FILE,
-    default=KNOWN_DIFFERENCES,
     metavar="FILE",
-    help="differences that are not reported; default: those between Kafka 3.9 and ottla",
+    help="differences that are not reported, in the place of those of the level",
 )
 @click.option("--all", "show_all", is_flag=True, help="report known differences, too")
 @click.option("--json", "output", type=OUTPUT, metavar="OUT", help="write a JSON file, too")
@@ -58,7 +67,8 @@ def conformance(
     histories: tuple[str, ...],
     seed: int,
     quick: bool,
-    known: Path,
+    level: str,
+    known: Path | None,
     show_all: bool,
     output: Path | None,
 ) -> None:
@@ -71,7 +81,7 @@ def conformance(
     history was not possible.
     """
     try:
-        entries = read_known(known)
+        entries = known_at(ApiLevel(level)) if known is None else read_known(known)
         is_all = not apis and not histories
         chosen = None if is_all else _keys(apis)
         played = HISTORIES if is_all else _histories(histories)
@@ -97,6 +107,12 @@ def conformance(
         sys.exit(FAILED)
     if sorted_out.other:
         sys.exit(DIFFERENT)
+
+
+def known_at(level: ApiLevel) -> tuple[Known, ...]:
+    """The differences that stay at this level."""
+    newer = read_known(OF_LEVEL_4) if level is ApiLevel.KAFKA_4 else ()
+    return read_known(KNOWN_DIFFERENCES) + newer
 
 
 def read_known(path: Path) -> tuple[Known, ...]:

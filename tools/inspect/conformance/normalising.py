@@ -85,8 +85,12 @@ class Normaliser:
 
     def answer_alone(self, entity: Any) -> Plain:
         """Like `answer`, for one that stands alone: its labels start again, and how often something was appended before is nothing."""
-        self._labels.clear()
+        self.begin()
         return _without_appends(self.answer(entity))
+
+    def begin(self) -> None:
+        """The labels start again: what comes is a history of its own."""
+        self._labels.clear()
 
     def text(self, value: str) -> str:
         value = _LONG.sub("...", value.replace(self._run, RUN))

@@ -8,21 +8,25 @@ from pathlib import Path
 import yaml
 
 from protocol.kafka import messages
-from protocol.kafka.api_keys import ADVERTISED
+from protocol.kafka.api_keys import ADVERTISED, ApiLevel
 from tools.inspect.conformance.comparing import differences
-from tools.inspect.conformance.conformance_command import KNOWN_DIFFERENCES, read_known
+from tools.inspect.conformance.conformance_command import KNOWN_DIFFERENCES, OF_LEVEL_4, known_at, read_known
 from tools.inspect.conformance.known import Known, known_rows
 from tools.inspect.conformance.run import SERVED, version_row
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "CONFORMANCE.md"
-KAFKAS_VERSIONS = Path(__file__).with_name("kafka_3_9_1.yaml")
-VERSIONS_HEAD = ("API", "key", "Kafka 3.9.1", "ottla", "why")
+KAFKAS_VERSIONS = {
+    ApiLevel.KAFKA_3_9: Path(__file__).with_name("kafka_3_9_1.yaml"),
+    ApiLevel.KAFKA_4: Path(__file__).with_name("kafka_4_1_1.yaml"),
+}
+RELEASES = {ApiLevel.KAFKA_3_9: "Kafka 3.9.1", ApiLevel.KAFKA_4: "Kafka 4.1.1"}
 KNOWN_HEAD = ("API", "versions", "what differs", "why")
 
 
-def kafkas_versions() -> dict[int, tuple[int, int]]:
-    """API key -> oldest and newest version that Kafka 3.9.1 advertises in ZooKeeper mode."""
-    return {key: (oldest, newest) for key, (oldest, newest) in yaml.safe_load(KAFKAS_VERSIONS.read_text()).items()}
+def kafkas_versions(level: ApiLevel = ApiLevel.KAFKA_3_9) -> dict[int, tuple[int, int]]:
+    """API key -> oldest and newest version that Kafka advertises: 3.9.1 in ZooKeeper mode, 4.1.1 in KRaft mode."""
+    rows = yaml.safe_load(KAFKAS_VERSIONS[level].read_text())
+    return {key: (oldest, newest) for key, (oldest, newest) in rows.items()}
 
 
 def version_rows(
@@ -44,14 +48,28 @@ def version_rows(
     return rows
 
 
-def tables(known: Sequence[Known]) -> dict[str, str]:
-    """Name of a table in the page -> its lines."""
-    others = [entry for entry in known if SERVED not in entry.cases]
-    served = {int(key): (oldest, newest) for key, (oldest, newest) in ADVERTISED.items()}
+def tables() -> dict[str, str]:
+    """Name of a table in the page -> its lines. The differences at level 4 are those beside the others."""
     return {
-        "versions": _table(VERSIONS_HEAD, version_rows(kafkas_versions(), served, known)),
-        "differences": _table(KNOWN_HEAD, known_rows(others)),
+        "versions": _versions(ApiLevel.KAFKA_3_9),
+        "differences": _differences(KNOWN_DIFFERENCES),
+        "versions at level 4": _versions(ApiLevel.KAFKA_4),
+        "differences at level 4": _differences(OF_LEVEL_4),
     }
+
+
+def served_at(level: ApiLevel) -> dict[int, tuple[int, int]]:
+    """API key -> oldest and newest version that ottla advertises."""
+    return {int(key): (oldest, newest) for key, (oldest, newest) in ADVERTISED[level].items()}
+
+
+def _versions(level: ApiLevel) -> str:
+    head = ("API", "key", RELEASES[level], "ottla", "why")
+    return _table(head, version_rows(kafkas_versions(level), served_at(level), known_at(level)))
+
+
+def _differences(file: Path) -> str:
+    return _table(KNOWN_HEAD, known_rows([entry for entry in read_known(file) if SERVED not in entry.cases]))
 
 
 def with_tables(page: str, found: Mapping[str, str]) -> str:
@@ -75,7 +93,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def main() -> None:
-    PAGE.write_text(with_tables(PAGE.read_text(), tables(read_known(KNOWN_DIFFERENCES))))
+    PAGE.write_text(with_tables(PAGE.read_text(), tables()))
 
 
 if __name__ == "__main__":

@@ -305,6 +305,7 @@ async def _play(side: Side, name: str, versions: Mapping[int, VersionRange]) -> 
     for api_key, served in versions.items():
         if schemas := messages.versions_with_schemas(api_key):
             readable[api_key] = VersionRange(max(served.min, schemas.start), min(served.max, schemas.stop - 1))
+    side.normaliser.begin()
     actor = Actor(name, side.cluster, side.scene, side.normaliser, readable)
     await HISTORIES[name](actor)
     return actor.steps

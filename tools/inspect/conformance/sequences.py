@@ -18,7 +18,7 @@ import yaml
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
-from tools.inspect.conformance.actor import Actor, Member
+from tools.inspect.conformance.actor import Actor, Member, NotServed
 from tools.inspect.conformance.normalising import Plain
 from tools.inspect.conformance.requests import Body, filled, requests
 from tools.inspect.conformance.scene import batch
@@ -104,14 +104,36 @@ async def idempotent_producer(actor: Actor) -> None:
     await play("idempotent-producer", actor)
 
 
+OF_TRANSACTION_VERSION_1: Mapping[int, int] = {ApiKey.PRODUCE: 11, ApiKey.END_TXN: 4, ApiKey.TXN_OFFSET_COMMIT: 4}
+"""The newest versions by which an epoch lasts for several transactions (KIP-890)."""
+
+BY_TOPIC_NAMES = 12
+"""The newest version of Produce that names topics."""
+
+
 async def transaction(actor: Actor) -> None:
     """A transaction that commits, one that aborts, one with offsets, and a producer that is fenced (KIP-98)."""
     needed = (ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT)
     for api_key in needed:
         actor.served(api_key)
+    actor.serve_at_most(OF_TRANSACTION_VERSION_1)
+    await _play_transactions("transaction", actor)
+
+
+async def raised_epochs(actor: Actor) -> None:
+    """Transactions of transaction version 2, what comes late, and what clients of earlier versions do with the same id (KIP-890)."""
+    for api_key, newest in OF_TRANSACTION_VERSION_1.items():
+        if actor.served(api_key).max <= newest:
+            raise NotServed(f"{messages.api_name(api_key)} v{newest + 1}")
+    actor.serve_at_most({ApiKey.PRODUCE: BY_TOPIC_NAMES})
+    await _play_transactions("raised-epochs", actor)
+
+
+async def _play_transactions(history: str, actor: Actor) -> None:
+    """In the history's topic and group, with a transactional id of its own."""
     await actor.make_topic()
     await actor.until_coordinated(actor.group)
-    name = f"{actor.scene.run}-transaction"
+    name = f"{actor.scene.run}-{history}"
     body = {"transactional_id": name, "transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1}
     row = {"group_id": actor.group, "topics": [{"name": actor.topic, "partition_indexes": [0]}], "member_epoch": -1}
     stable = {**row, "groups": [row], "require_stable": True}
@@ -146,7 +168,7 @@ async def transaction(actor: Actor) -> None:
         "offsets committed": is_stable,
         "free": is_free,
     }
-    await play("transaction", actor, {"transaction": name, "stable": stable}, waits)
+    await play(history, actor, {"transaction": name, "stable": stable}, waits)
 
 
 async def play(name: str, actor: Actor, names: Mapping[str, Any] | None = None, waits: Waits | None = None) -> None:
@@ -186,7 +208,7 @@ async def play_row(
         await actor.list_groups(str(step), given)
     else:
         send = actor.ask if step is None else partial(actor.step, step)
-        answer = await send(*request_of(actor, what, given), options.get("of", ""))
+        answer = await send(*request_of(actor, what, given), options.get("of", ""), version=options.get("version"))
         known |= {name: getattr(answer, field, 0) for name, field in options.get("keep", {}).items()}
 
 
@@ -366,6 +388,7 @@ HISTORIES: Mapping[str, Callable[[Actor], Awaitable[None]]] = {
     "static-member": static_member,
     "idempotent-producer": idempotent_producer,
     "transaction": transaction,
+    "raised-epochs": raised_epochs,
     "partitions": partitions,
     "group-answers": group_answers,
     "partition-answers": partition_answers,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tools.pages.checks import FAILED, NOT_VERIFIED, Check, junit
+from tools.pages.markdown import plain, table
 from tools.private_files import write_anew
 from tools.replay.checks import generator_limit, run_checks
 from tools.replay.pages.words import difference_table, evidence_rows, fault_sentence, key_figures
@@ -24,27 +24,14 @@ def side_names(comparison: Mapping[str, Any]) -> Iterator[str]:
         yield f"{side}: {', '.join(run['name'] for run in comparison['runs'] if run['side'] == side)}"
 
 
-def _markdown(value: Any) -> str:
-    """Text from outside as Markdown: on one line, and neither markup nor HTML."""
-    one_line = " ".join(str(value).split())
-    return re.sub(
-        r"([\\`*_{}\[\]|#~])", r"\\\1", one_line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    )
-
-
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    lines = [header, ["---"] * len(header), *([_markdown(value) for value in row] for row in rows)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
 def run_markdown(analysis: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> str:
     checks = run_checks(analysis, verdict)
-    faults = "".join(f"- {_markdown(fault_sentence(fault))}\n" for fault in analysis["faults"])
+    faults = "".join(f"- {plain(fault_sentence(fault))}\n" for fault in analysis["faults"])
     return (
         f"## {_heading(checks, 'replay', generator_limit(analysis))}\n\n"
         + _checks_table(checks)
         + "\n"
-        + markdown_table(("figure", "value", ""), key_figures(analysis, verdict))
+        + table(("figure", "value", ""), key_figures(analysis, verdict))
         + (f"\n{faults}" if faults else "")
         + "".join(_evidence(check) for check in checks)
     )
@@ -52,10 +39,10 @@ def run_markdown(analysis: Mapping[str, Any], verdict: Mapping[str, Any] | None)
 
 def comparison_markdown(comparison: Mapping[str, Any]) -> str:
     checks = comparison_checks(comparison)
-    words = "".join(f"{_markdown(line)}\n\n" for line in [*side_names(comparison), *comparison["unlike"]])
+    words = "".join(f"{plain(line)}\n\n" for line in [*side_names(comparison), *comparison["unlike"]])
     return (
         f"## {_heading(checks, 'comparison')}\n\n{words}"
-        + markdown_table(*difference_table(comparison))
+        + table(*difference_table(comparison))
         + "\n"
         + _checks_table(checks)
     )
@@ -64,10 +51,10 @@ def comparison_markdown(comparison: Mapping[str, Any]) -> str:
 def _heading(checks: Sequence[Check], what: str, limit: str | None = None) -> str:
     wrong = [check.name for check in checks if check.result == FAILED]
     if wrong:
-        return f"❌ {what}: {_markdown(', '.join(wrong))}"
+        return f"❌ {what}: {plain(', '.join(wrong))}"
     unknown = [check.name for check in checks if check.result == NOT_VERIFIED]
     if unknown:
-        return f"⚠️ {what}: not verified: {_markdown(', '.join(unknown))}"
+        return f"⚠️ {what}: not verified: {plain(', '.join(unknown))}"
     return f"✅ {what}: all checks passed" if limit is None else f"⚠️ {what}: {limit}"
 
 
@@ -76,14 +63,14 @@ def _checks_table(checks: Sequence[Check]) -> str:
         (check.name, check.problem or (f"not verified: {check.unverified}" if check.unverified else "passed"))
         for check in checks
     ]
-    return markdown_table(("check", "result"), rows)
+    return table(("check", "result"), rows)
 
 
 def _evidence(check: Check) -> str:
     if not check.evidence:
         return ""
     header, rows = evidence_rows(check.evidence)
-    return f"\n### {_markdown(check.name)}\n\n{markdown_table([_markdown(name) for name in header], rows)}"
+    return f"\n### {plain(check.name)}\n\n{table([plain(name) for name in header], rows)}"
 
 
 def write_run_checks(directory: Path, analysis: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from protocol.kafka.api_keys import ApiLevel
 from protocol.types import TopicPartition
 from tools.judge.reports import ACKED, COMMITTED, CONSUMED, PRODUCED, Report
 from tools.sim.policies import id_of
@@ -41,6 +42,8 @@ class History:
     scheduler: Scheduler
     is_led_by: Callable[[TopicPartition, str], bool]
     """Whether ZooKeeper has that host as leader now."""
+    level: ApiLevel = ApiLevel.KAFKA_3_9
+    """Whose APIs and versions the brokers serve."""
     batch_acknowledged: Callable[[TopicPartition, bytes], None] = lambda _tp, _batch: None
     """Told of each batch that a broker has acknowledged to a producer with acks=all."""
     batch_read: Callable[[TopicPartition, bytes], None] = lambda _tp, _batch: None

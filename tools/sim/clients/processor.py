@@ -11,7 +11,7 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.types import Address, TopicPartition
 from tools.sim.clients.group_member import GroupMember, JoinAgain
 from tools.sim.clients.history import History, Transaction
-from tools.sim.clients.transactional_producer import LOST_IDENTITY, IdentityLost, TransactionalProducer
+from tools.sim.clients.transactional_producer import LOST_IDENTITY, OFFSETS_SINCE, IdentityLost, TransactionalProducer
 from tools.sim.clients.wire_client import NoAnswer
 from tools.sim.policies import output_of
 
@@ -45,7 +45,7 @@ class Processor(GroupMember):
         self.is_committed_only = True
         self._is_old = is_old
         self._outputs = list(outputs)
-        self._producer = TransactionalProducer(name, bootstrap, outputs, random, history)
+        self._producer = TransactionalProducer(name, bootstrap, outputs, random, history, is_old=is_old)
         self._read: list[tuple[TopicPartition, int]] = []
         """What is not in a transaction yet."""
 
@@ -172,10 +172,15 @@ class Processor(GroupMember):
 
     async def _commit_once(self, body: Mapping[str, Any]) -> ErrorCode:
         api = ApiKey.TXN_OFFSET_COMMIT
-        version = self._client.version(api, 0 if self._is_old else GENERATIONS_SINCE)
+        if self._is_old:
+            version = self._client.version(api, newest=GENERATIONS_SINCE - 1)
+        elif self._producer.is_of_version_2:
+            version = self._client.version(api, OFFSETS_SINCE)
+        else:
+            version = self._client.version(api, GENERATIONS_SINCE, OFFSETS_SINCE - 1)
         try:
             connection = await self._client.connection(await self._where())
-            answer = await connection.ask(api, min(version, GENERATIONS_SINCE - 1) if self._is_old else version, body)
+            answer = await connection.ask(api, version, body)
         except NoAnswer:
             return ErrorCode.NETWORK_EXCEPTION
         codes = [ErrorCode(row.error_code) for topic in answer.topics for row in topic.partitions]

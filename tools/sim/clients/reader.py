@@ -100,6 +100,7 @@ class Reader:
         body = {
             "replica_id": -1,
             "isolation_level": 0,
+            "timeout": timedelta(seconds=30),
             "topics": ({"name": tp.topic, "partitions": (partition,)},),
         }
         try:

@@ -1,4 +1,8 @@
-"""A transactional producer: transactions of a few records in a few partitions, committed or aborted (KIP-98)."""
+"""A transactional producer: transactions of a few records in a few partitions, committed or aborted (KIP-98).
+
+At level 4, most have transaction version 2 (KIP-890): brokers add their partitions, and each end gives them the next epoch. A producer of
+that version does not ask for a new one when it gives up a transaction while its batches are on the way: the old epoch fences them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from random import Random
 from typing import Any
 
 from protocol.errors import ErrorCode, error_name, is_retriable
-from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.api_keys import ApiKey, ApiLevel
 from protocol.kafka.record_batch import TRANSACTIONAL_BIT, build_batch
 from protocol.types import Address, TopicPartition
 from tools.sim.clients.history import (
@@ -20,13 +24,16 @@ from tools.sim.clients.history import (
     History,
     Transaction,
 )
-from tools.sim.clients.wire_client import NoAnswer, WireClient, produce_body
+from tools.sim.clients.wire_client import VERSION_MAX, NoAnswer, WireClient, produce_body
 from tools.sim.policies import key_of
 
 TRANSACTION = 1
 """The kind of coordinator."""
 ADDING_NEWEST = 3
 """Newer versions of AddPartitionsToTxn are for brokers."""
+PRODUCE_SINCE, END_SINCE, OFFSETS_SINCE = 12, 5, 5
+"""The versions of Produce, EndTxn and TxnOffsetCommit from which on transactions are of version 2."""
+VERSION_2_SHARE = 0.75
 COMMITTED_SHARE = 0.7
 LOST_IDENTITY = frozenset(
     {
@@ -50,6 +57,7 @@ class TransactionalProducer:
 
     `transactional_id`: its name if there is none. A second instance with that of another one fences it, and is fenced by it.
     `fleeting`: partitions that come and go. Their records are only there so that transactions have such partitions.
+    `is_old`: never of transaction version 2.
     """
 
     is_reader = False
@@ -65,6 +73,7 @@ class TransactionalProducer:
         transactional_id: str = "",
         fleeting: Sequence[TopicPartition] = (),
         pauses: float = 1.0,
+        is_old: bool = False,
     ) -> None:
         self._client = WireClient(name, bootstrap, random, history)
         self.name = name
@@ -85,6 +94,8 @@ class TransactionalProducer:
         self._pause_s = random.choice((1.0, 2.0, 4.0)) * pauses
         self._patience_s = random.choice((None, 0.1, 1.0))
         """How long it waits for the acknowledgements of its batches. Then it aborts: some may still be on the way."""
+        is_new = history.level is ApiLevel.KAFKA_4 and not is_old
+        self.is_of_version_2 = is_new and random.random() < VERSION_2_SHARE
 
     def stop(self) -> None:
         self._is_stopping = True
@@ -121,8 +132,12 @@ class TransactionalProducer:
         self.give_up_epoch()
         body = {"transactional_id": self._id, "transaction_timeout": self._timeout}
         answer = await self._ask_coordinator(ApiKey.INIT_PRODUCER_ID, body, lambda answer: answer.error_code)
-        self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
-        self._history.instance_began(self.name, self._id, (self._producer_id, self._epoch))
+        self._go_on_as((answer.producer_id, answer.producer_epoch))
+
+    def _go_on_as(self, instance: tuple[int, int]) -> None:
+        """The producer id and the epoch of its next transaction."""
+        self._producer_id, self._epoch = instance
+        self._history.instance_began(self.name, self._id, instance)
         self._sequences.clear()
         self._doubtful.clear()
 
@@ -133,6 +148,9 @@ class TransactionalProducer:
 
     async def _transaction(self) -> None:
         transaction = self.new_transaction()
+        if self.is_of_version_2 and self._random.random() < 0.1:
+            await self.end(transaction, is_commit=False)  # without a partition
+            return
         chosen = self._random.sample(self._partitions, self._random.randint(1, min(3, len(self._partitions))))
         try:
             await self.add_partitions(chosen)
@@ -150,12 +168,15 @@ class TransactionalProducer:
         except TimeoutError:
             self._history.counts["transactions given up"] += 1
             await self.end(transaction, is_commit=False)
-            self.give_up_epoch()
+            if not self.is_of_version_2:
+                self.give_up_epoch()
             return
         await self.end(transaction, is_commit=self._random.random() < COMMITTED_SHARE)
 
     async def add_partitions(self, partitions: Sequence[TopicPartition], *, must_be_there: bool = True) -> bool:
         """False: one of them is not there. Raises IdentityLost."""
+        if self.is_of_version_2:
+            return True
         topics = tuple(
             {"name": topic, "partitions": tuple(tp.partition for tp in partitions if tp.topic == topic)}
             for topic in dict.fromkeys(tp.topic for tp in partitions)
@@ -176,6 +197,8 @@ class TransactionalProducer:
 
     async def add_group(self, group: str) -> None:
         """The transaction will have offsets of that group. Raises IdentityLost."""
+        if self.is_of_version_2:
+            return
         body = {**self.identity(), "group_id": group}
         await self._ask_coordinator(ApiKey.ADD_OFFSETS_TO_TXN, body, lambda answer: answer.error_code)
 
@@ -186,12 +209,25 @@ class TransactionalProducer:
         # From here on, nobody knows until an answer comes: the producer may never get one.
         transaction.outcome = UNKNOWN_TRANSACTION if is_commit else ABORTED_TRANSACTION
         try:
-            await self._ask_coordinator(ApiKey.END_TXN, body, lambda answer: answer.error_code)
+            instance = await self._end(body)
         except IdentityLost:
             self._history.transaction_ended(transaction, transaction.outcome)
             raise
-        self._history.decision_told(self._id, (self._producer_id, self._epoch))
+        self._history.decision_told(self._id, instance)
         self._history.transaction_ended(transaction, wanted)
+        if not self.is_of_version_2:
+            return
+        if self._random.random() < 0.1 and (again := await self._end(body)) != instance:
+            self._history.break_promise(f"{self.name} ended its transaction twice, and got {instance}, then {again}")
+        self._go_on_as(instance)
+
+    async def _end(self, body: Mapping[str, Any]) -> tuple[int, int]:
+        """As whom the producer goes on. Raises IdentityLost."""
+        if not self.is_of_version_2:
+            await self._ask_coordinator(ApiKey.END_TXN, body, lambda answer: answer.error_code, newest=END_SINCE - 1)
+            return self._producer_id, self._epoch
+        answer = await self._ask_coordinator(ApiKey.END_TXN, body, lambda answer: answer.error_code, oldest=END_SINCE)
+        return answer.producer_id, answer.producer_epoch
 
     def identity(self) -> dict[str, Any]:
         """As requests have it."""
@@ -204,6 +240,11 @@ class TransactionalProducer:
     def _is_fenced(self) -> bool:
         return self._history.is_fenced(self._id, (self._producer_id, self._epoch))
 
+    def _count_loss(self, code: ErrorCode, *, was_fenced: bool) -> None:
+        self._history.counts["requests fenced"] += was_fenced
+        if self.is_of_version_2 and not was_fenced:
+            self._history.counts[f"transactions of version 2 lost by {code.name}"] += 1
+
     def _check_fence(self, was_fenced: bool, what: str) -> None:
         if was_fenced:
             self._history.break_promise(
@@ -211,7 +252,7 @@ class TransactionalProducer:
             )
 
     async def _ask_coordinator(
-        self, api: ApiKey, body: Mapping[str, Any], code_of: Any, newest: int | None = None
+        self, api: ApiKey, body: Mapping[str, Any], code_of: Any, *, oldest: int = 0, newest: int = VERSION_MAX
     ) -> Any:
         """Asks until there is an answer without an error. Raises IdentityLost."""
         client = self._client
@@ -220,10 +261,10 @@ class TransactionalProducer:
             try:
                 if self._coordinator is None:
                     self._coordinator = await client.coordinator(self._id, TRANSACTION)
-                version = client.version(api)
+                version = client.version(api, oldest, newest)
                 connection = await client.connection(self._coordinator)
                 was_fenced = self._is_fenced()
-                answer = await connection.ask(api, version if newest is None else min(version, newest), body)
+                answer = await connection.ask(api, version, body)
             except NoAnswer:
                 self._coordinator = None
                 await client.back_off()
@@ -234,7 +275,7 @@ class TransactionalProducer:
                 self._check_fence(was_fenced and is_done, f"got {api.name} done")
                 return answer
             if code in LOST_IDENTITY:
-                self._history.counts["requests fenced"] += was_fenced
+                self._count_loss(code, was_fenced=was_fenced)
                 raise IdentityLost
             if not is_retriable(code):
                 self._history.break_promise(f"{self.name} was refused {api.name}: {error_name(code)}")
@@ -300,7 +341,10 @@ class TransactionalProducer:
         try:
             connection = await self._client.connection(leader)
             was_fenced = self._is_fenced()
-            version = self._client.version(ApiKey.PRODUCE)
+            if self.is_of_version_2:
+                version = self._client.version(ApiKey.PRODUCE, PRODUCE_SINCE)
+            else:
+                version = self._client.version(ApiKey.PRODUCE, newest=PRODUCE_SINCE - 1)
             answer = await connection.ask(ApiKey.PRODUCE, version, produce_body(batches, self._id))
         except NoAnswer:
             return []
@@ -317,7 +361,7 @@ class TransactionalProducer:
                     else:
                         self._history.batch_acknowledged(tp, batches[tp])
                 elif code in LOST_IDENTITY:
-                    self._history.counts["requests fenced"] += was_fenced
+                    self._count_loss(code, was_fenced=was_fenced)
                     raise IdentityLost
                 elif not is_retriable(code):
                     self._history.break_promise(

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
-from protocol.kafka.api_keys import SUPPORTED, ApiKey
+from protocol.kafka.api_keys import SERVED, ApiKey
 from protocol.kafka.framing import MalformedRequest
 from protocol.types import Address, TopicPartition
 from tools.sim.clients.history import History
@@ -24,6 +24,9 @@ PATIENCE_S = 2.0
 PRODUCE_TIMEOUT = timedelta(seconds=10)
 OLDEST = {ApiKey.METADATA: 1}
 """Versions below cannot say what the client needs."""
+NEWEST = {ApiKey.PRODUCE: 12, ApiKey.OFFSET_COMMIT: 9, ApiKey.OFFSET_FETCH: 9}
+"""Versions above name topics by their ids."""
+VERSION_MAX = 32_767
 
 
 class NoAnswer(ConnectionError):
@@ -132,12 +135,13 @@ class WireClient:
         self._connections: dict[Address, WireConnection] = {}
         self._age = random.random()
 
-    def version(self, api: ApiKey, oldest: int = 0) -> int:
+    def version(self, api: ApiKey, oldest: int = 0, newest: int = VERSION_MAX) -> int:
         """A version near the age of this client: 0 is the oldest, 1 the newest."""
-        served = SUPPORTED[api]
+        served = SERVED[self.history.level][api]
         least = max(served.min, OLDEST.get(api, 0), oldest)
-        middle = least + self._age * (served.max - least)
-        return min(served.max, max(least, round(self.random.gauss(middle, 1.5))))
+        most = min(served.max, NEWEST.get(api, VERSION_MAX), newest)
+        middle = least + self._age * (most - least)
+        return min(most, max(least, round(self.random.gauss(middle, 1.5))))
 
     def address_of(self, broker: int) -> Address | None:
         return self._addresses.get(broker)

@@ -12,15 +12,17 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from broker.storage import segment
+from broker.transactions import transaction
 from tools.sim.world.event_loop import ProcessLoop
 from tools.sim.world.scheduler import START_S, WALL_START_S, Scheduler
 
 
 @contextmanager
-def controlled(scheduler: Scheduler, seed: int, sent_from_file: int) -> Iterator[None]:
+def controlled(scheduler: Scheduler, seed: int, sent_from_file: int, producer_epochs: int) -> Iterator[None]:
     """Within this context, the modules `time`, `random` and `os.urandom` follow the virtual time and the seed.
 
-    Records of `sent_from_file` bytes are sent from their files already: clients of the world do not ask for many.
+    Records of `sent_from_file` bytes are sent from their files already: clients of the world do not ask for many. `producer_epochs` is
+    the last epoch of a producer: none lives for long.
 
     Garbage is not collected: a collection runs code (the `finally` of a coroutine that nobody holds) at a time that no seed decides.
     """
@@ -42,6 +44,7 @@ def controlled(scheduler: Scheduler, seed: int, sent_from_file: int) -> Iterator
         (time, "time_ns"): lambda: int(wall() * 1e9),
         (os, "urandom"): source.randbytes,
         (segment, "SENT_FROM_FILE"): sent_from_file,
+        (transaction, "EPOCH_MAX"): producer_epochs,
     }
     before = {key: getattr(*key) for key in replaced}
     state, collects = random.getstate(), gc.isenabled()

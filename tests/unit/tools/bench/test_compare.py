@@ -149,7 +149,9 @@ def test_the_jars_of_a_distribution(tmp_path: Path) -> None:
         find_jars(tmp_path)
     (tmp_path / "libs" / "kafka_2.13-3.9.1.jar").touch()
     found = find_jars(tmp_path)
-    assert (found, found.version) == (KafkaJars(tmp_path / "libs"), "3.9.1")
+    assert (found, found.version, found.needs_zookeeper) == (KafkaJars(tmp_path / "libs"), "3.9.1", True)
+    (tmp_path / "libs" / "kafka_2.13-3.9.1.jar").rename(tmp_path / "libs" / "kafka_2.13-4.1.1.jar")
+    assert not found.needs_zookeeper
 
 
 def test_without_maven_a_user_reads_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

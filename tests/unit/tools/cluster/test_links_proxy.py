@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tools.cluster.links import control, control_server
+from protocol.json_lines import LINE_MAX, short_path
+from tools.cluster.links import control_server
 from tools.cluster.links.control import LinksControl, NoLinks
 from tools.cluster.links.proxy import Proxy
 from tools.cluster.links.rules import SESSIONS, ZOOKEEPER, Effect, Rule
@@ -262,14 +263,14 @@ async def test_bad_requests_are_answered_and_change_nothing(tmp_path: Path) -> N
             b"\xff",
             b"[" * 5000,
         ):
-            with control.short_path(path) as short, socket.socket(socket.AF_UNIX) as connection:
+            with short_path(path) as short, socket.socket(socket.AF_UNIX) as connection:
                 connection.connect(short)
                 connection.sendall(line + b"\n")
                 said.append(json.loads(connection.makefile("rb").readline()).get("error", "no error"))
-        with control.short_path(path) as short, socket.socket(socket.AF_UNIX) as connection:
+        with short_path(path) as short, socket.socket(socket.AF_UNIX) as connection:
             connection.connect(short)
             with contextlib.suppress(OSError):
-                connection.sendall(b"x" * (control.LINE_MAX + 10))
+                connection.sendall(b"x" * (LINE_MAX + 10))
                 connection.recv(1)
         assert links.rules() == [rule]
         links.remove(["other"])

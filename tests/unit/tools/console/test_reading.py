@@ -22,18 +22,31 @@ class Brokers:
             raise NoAnswer("silent")
         if key is ApiKey.LIST_GROUPS:
             rows = [
-                SimpleNamespace(group_id=group, group_state="Stable", protocol_type="consumer")
+                SimpleNamespace(
+                    group_id=group,
+                    group_state="Stable",
+                    protocol_type="consumer",
+                    group_type="consumer" if group.startswith("new") else "classic",
+                )
                 for group in self._coordinated[broker]
             ]
             return SimpleNamespace(groups=rows)
         if key is ApiKey.DESCRIBE_GROUPS:
             return SimpleNamespace(groups=[SimpleNamespace(group_id=group, members=[1]) for group in body["groups"]])
+        if key is ApiKey.CONSUMER_GROUP_DESCRIBE:
+            rows = [SimpleNamespace(group_id=group, members=[1, 2]) for group in body["group_ids"]]
+            return SimpleNamespace(groups=rows)
         return SimpleNamespace(error_code=0, topics=[])
 
 
 def read(before: dict[str, GroupRow], **coordinated: list[str]) -> dict[str, tuple[str, int]]:
     links: Any = Brokers(**coordinated)
     return {name: (row.state, row.coordinator) for name, row in asyncio.run(groups(links, [1, 2], before)).items()}
+
+
+def test_members_of_groups_of_both_kinds() -> None:
+    links: Any = Brokers(b1=["old", "new"])
+    assert {name: row.members for name, row in asyncio.run(groups(links, [1], {})).items()} == {"new": 2, "old": 1}
 
 
 def test_groups_of_brokers_that_do_not_answer() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from protocol.types import TopicPartition
 from tools.admin.cluster_view import NodeView
 from tools.groups.group_views import (
@@ -9,10 +11,13 @@ from tools.groups.group_views import (
     GroupView,
     MemberView,
     assignment_text,
+    group_json,
+    member_lines,
     offset_lines,
     offset_rows,
     remark,
     row_json,
+    state_lines,
 )
 
 P0, P1, P2 = (TopicPartition("orders", number) for number in range(3))
@@ -65,8 +70,28 @@ def test_assignments() -> None:
     assert assignment_text((P1, TopicPartition("a", 3), P0)) == "a(3), orders(0,1)"
 
 
+def test_a_group_of_the_new_kind() -> None:
+    member = replace(TWO, epoch=6, target=(P0,))
+    group = replace(GROUP, state="Reconciling", assignor="uniform", members=(member,), epoch=7, target_epoch=7)
+    header, line = (line.split() for line in member_lines(group, verbose=True))
+    assert header[-4:] == ["CURRENT-EPOCH", "CURRENT-ASSIGNMENT", "TARGET-EPOCH", "TARGET-ASSIGNMENT"]
+    assert line[-5:] == ["2", "6", "orders(0,1)", "7", "orders(0)"]
+    header, line = (line.split() for line in state_lines(group, verbose=True))
+    assert header[-3:] == ["GROUP-EPOCH", "TARGET-ASSIGNMENT-EPOCH", "#MEMBERS"]
+    assert line[-5:] == ["uniform", "Reconciling", "7", "7", "1"]
+    described = group_json(group)
+    assert (described["type"], described["epoch"], described["target_epoch"]) == ("Consumer", 7, 7)
+    assert [(each["epoch"], each["target"]) for each in described["members"]] == [(6, {"orders": [0]})]
+
+
+def test_a_classic_group_has_no_epochs() -> None:
+    assert next(iter(member_lines(GROUP, verbose=True))).split()[-1] == "ASSIGNMENT"
+    assert [line.split()[-3:] for line in state_lines(GROUP, verbose=True)][1] == ["-", "-", "2"]
+    assert "epoch" not in group_json(GROUP)
+
+
 def test_remarks() -> None:
     assert remark(GROUP) is None
     assert remark(empty("Empty")) == "Consumer group 'billing' has no active members."
-    for state in ("PreparingRebalance", "CompletingRebalance"):
+    for state in ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"):
         assert remark(empty(state)) == "Warning: Consumer group 'billing' is rebalancing."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from tests.support.fake_time import time_of
 from tools.admin import kafka_admin
 from tools.failures import AdminError
 from tools.groups import kafka_groups
-from tools.groups.group_views import CommittedView, GroupView
+from tools.groups.group_views import CommittedView, GroupView, MemberView
 from tools.groups.kafka_groups import OFFSETS_TOPIC, KafkaGroups
 from tools.wire.cluster_requests import Question, Unsupported
 
@@ -239,9 +240,24 @@ def test_a_group_that_only_the_newer_protocol_knows(make: Make) -> None:
         "group_state": "Stable",
         "assignor_name": "uniform",
     }
-    newer = {"groups": [group | {"group_epoch": 1, "assignment_epoch": 1, "members": (), "authorized_operations": 0}]}
+    topic = {"topic_id": uuid.uuid4(), "topic_name": "t", "partitions": (2, 0)}
+    member = {
+        "member_id": "m",
+        "instance_id": None,
+        "rack_id": None,
+        "member_epoch": 4,
+        "client_id": "c",
+        "client_host": "/h",
+        "subscribed_topic_names": ("t",),
+        "subscribed_topic_regex": None,
+        "assignment": {"topic_partitions": (topic,)},
+        "target_assignment": {"topic_partitions": (topic | {"partitions": (0,)},)},
+    }
+    epochs = {"group_epoch": 5, "assignment_epoch": 5}
+    newer = {"groups": [group | epochs | {"members": (member,), "authorized_operations": 0}]}
     groups, _ = make({"a": [described(state="Dead"), newer]})
-    assert groups.describe_groups(["a"]) == [GroupView("a", "Stable", "uniform", _any_node(groups), ())]
+    seen = MemberView("m", None, "c", "/h", (T0, T2), 4, (T0,))
+    assert groups.describe_groups(["a"]) == [GroupView("a", "Stable", "uniform", _any_node(groups), (seen,), 5, 5)]
     groups, _ = make({ApiKey.DESCRIBE_GROUPS: [described(state="Dead")]})
     assert groups.describe_groups(["a"])[0].state == "Dead"
 

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from tools.sim.plan import SENT_FROM_FILE
+from tools.sim.plan import PRODUCER_EPOCHS, SENT_FROM_FILE
 from tools.sim.world.controlled import controlled
 from tools.sim.world.event_loop import ProcessLoop
 from tools.sim.world.network import Network
@@ -32,7 +32,7 @@ def test_a_wall_clock_is_wrong_until_it_is_set_right() -> None:
         (_, wall, monotonic), (_, other_wall, other_monotonic) = sorted(seen, reverse=True)
         return (wall - monotonic) - (other_wall - other_monotonic)
 
-    with controlled(scheduler, 1, SENT_FROM_FILE):
+    with controlled(scheduler, 1, SENT_FROM_FILE, PRODUCER_EPOCHS):
         wrong.host.set_wall_clock(3600.0)
         assert ahead_s() == pytest.approx(3600.0)
         wrong.host.set_wall_clock(-5.0, drift=0.1)

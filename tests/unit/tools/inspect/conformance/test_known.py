@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from protocol.kafka import messages
-from protocol.kafka.api_keys import ADVERTISED
-from tools.inspect.conformance.conformance_command import KNOWN_DIFFERENCES, read_known
+from protocol.kafka.api_keys import ApiLevel
+from tools.inspect.conformance.conformance_command import KNOWN_DIFFERENCES, OF_LEVEL_4, known_at, read_known
 from tools.inspect.conformance.known import BadKnownDifferences, parse_known, shown_versions
-from tools.inspect.conformance.page import PAGE, kafkas_versions, tables, version_rows, with_tables
+from tools.inspect.conformance.page import PAGE, kafkas_versions, served_at, tables, version_rows, with_tables
 from tools.inspect.conformance.report import Found, difference_lines, sort_out
 
 ENTRY = {"apis": "Fetch", "differs": "d", "why": "w"}
@@ -81,13 +82,15 @@ def test_versions_are_shown_as_ranges(versions: list[int], shown: str) -> None:
     assert shown_versions(versions) == shown
 
 
-def test_each_version_that_differs_has_its_reason() -> None:
-    """FMT-1: the same APIs up to Kafka's newest versions, less only what is not there."""
-    known = read_known(KNOWN_DIFFERENCES)
-    served = {int(key): (oldest, newest) for key, (oldest, newest) in ADVERTISED.items()}
-    rows = version_rows(kafkas_versions(), served, known)
+@pytest.mark.parametrize("level", ApiLevel)
+def test_each_version_that_differs_has_its_reason(level: ApiLevel) -> None:
+    rows = version_rows(kafkas_versions(level), served_at(level), known_at(level))
     assert [row for row in rows if not row[4]] == []
-    kafkas = kafkas_versions()
+
+
+def test_the_same_apis_up_to_kafkas_newest_versions() -> None:
+    """FMT-1: less only what is not there."""
+    served, kafkas = served_at(ApiLevel.KAFKA_3_9), kafkas_versions()
     assert served.keys() <= kafkas.keys()
     newest = {messages.api_name(key): (versions[1], kafkas[key][1]) for key, versions in served.items()}
     assert {name: pair for name, pair in newest.items() if pair[0] != pair[1]} == {}
@@ -95,9 +98,9 @@ def test_each_version_that_differs_has_its_reason() -> None:
 
 def test_the_page_has_the_tables_of_the_list() -> None:
     page = PAGE.read_text()
-    expected = with_tables(page, tables(read_known(KNOWN_DIFFERENCES)))
-    assert page == expected, "run `python -m tools.inspect.conformance.page`"
+    assert page == with_tables(page, tables()), "run `python -m tools.inspect.conformance.page`"
 
 
-def test_the_list_is_read_as_it_is_written() -> None:
-    assert len(read_known(KNOWN_DIFFERENCES)) == len(yaml.safe_load(KNOWN_DIFFERENCES.read_text()))
+@pytest.mark.parametrize("file", [KNOWN_DIFFERENCES, OF_LEVEL_4])
+def test_the_list_is_read_as_it_is_written(file: Path) -> None:
+    assert len(read_known(file)) == len(yaml.safe_load(file.read_text()))
