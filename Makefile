@@ -7,7 +7,7 @@
 #   make test     check, and the tests that take about eight minutes together
 #   make test-thorough  all other tests: long runs, a real Kafka, Docker
 #   make test-release   test-thorough with all variants, before a release
-#   make kafka    the jars of a real Kafka in .kafka, which `make test-thorough` compares with; needs Maven and a JDK
+#   make kafka    the jars of Kafka 3.9 and Kafka 4 in .kafka, which `make test-thorough` compares with; needs Maven and a JDK
 #   make fuzz     hostile bytes for every decoder; MINUTES=10, DECODER=all
 #   make sim-mutants  rules of the brokers removed, one after the other: how many seeds of `ottla sim` until it is missed; SEEDS=2000, MUTANT=all
 #   make docs     the pages as a site with a search, in .site/built; fails on a broken link or a command that does not exist
@@ -61,13 +61,15 @@ test-thorough test-release: .venv/installed-dev
 	@$(BIN)/python -m broker.compiled.build --if-available
 	@$(BIN)/python -m tests.run $(@:test-%=%)
 
-kafka: .kafka/fetched
+kafka: .kafka/fetched .kafka/4/fetched
 
 .kafka/fetched: tools/bench/real_kafka/pom.xml
+.kafka/4/fetched: tools/bench/real_kafka/kraft.pom.xml
+.kafka/fetched .kafka/4/fetched:
 	@command -v mvn >/dev/null || { echo "make: mvn was not found: install Maven and a JDK, 17 or newer (on Debian: apt-get install maven default-jdk-headless)" >&2; exit 1; }
 	@java --list-modules 2>/dev/null | grep -q '^jdk.compiler' || { echo "make: java was not found, or is not a JDK (on Debian: apt-get install default-jdk-headless)" >&2; exit 1; }
-	rm -rf .kafka
-	mvn --quiet --batch-mode --file tools/bench/real_kafka/pom.xml dependency:copy-dependencies -DoutputDirectory='$(CURDIR)/.kafka/libs'
+	rm -rf $(@D)/libs
+	mvn --quiet --batch-mode --file $< dependency:copy-dependencies -DoutputDirectory='$(CURDIR)/$(@D)/libs'
 	@touch $@
 
 compile: .venv/installed-dev

@@ -76,7 +76,7 @@ ON_SPARK = ("test_replay_analysis.py", "test_replay_on_a_cluster.py", "test_repl
 BESIDE_KAFKA = ("test_*kafka*.py", "test_closest_replica.py", "test_conformance.py", "test_transactions.py")
 """The files of integration tests that start Kafka's Java programs, or compare with a real Kafka."""
 ORDER = {
-    "quick": ("replay", "unit", "broker", "failures", "integration", "commands", "checks", "kafka", "hostile"),
+    "quick": ("unit", "integration", "failures", "broker", "commands", "replay", "checks", "kafka", "hostile"),
     "thorough": (
         "replay",
         "spark",

@@ -42,10 +42,11 @@ def version_of(*command: str) -> str:
     return found[0] if found else MISSING
 
 
-def version_of_kafka() -> str:
-    jars = fetched_jars()
+def versions_of_kafka() -> str:
+    """Of the jars that `make kafka` fetches."""
+    found = [jars for jars in (fetched_jars(), fetched_jars(kraft=True)) if jars is not None]
     try:
-        return jars.version if jars else MISSING
+        return " and ".join(jars.version for jars in found) or MISSING
     except NoKafka:
         return MISSING
 
@@ -54,6 +55,6 @@ def versions() -> dict[str, str]:
     return {
         "Python": platform.python_version(),
         "librdkafka": confluent_kafka.libversion()[0],
-        "Kafka's jars": version_of_kafka(),
+        "Kafka's jars": versions_of_kafka(),
         **{name: version_of(*command) for name, command in PROGRAMS.items()},
     }

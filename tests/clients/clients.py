@@ -11,8 +11,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import version as version_of_distribution
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ FEATURES = (
     "committed",
     "rebalance",
     "resume",
+    "new groups",
     "transactions",
     "exactly once",
     "admin",
@@ -50,6 +51,8 @@ FEATURES = (
     "denied",
 )
 """In the order of the columns in docs/CLIENTS.md."""
+AT_LEVEL_4 = "new groups"
+"""The feature that needs brokers with the APIs of Kafka 4."""
 SECURED_FEATURES = FEATURES[FEATURES.index("TLS and PLAIN") :]
 """Those that need the brokers of `secured.py`."""
 
@@ -72,6 +75,10 @@ class Client:
     """Then another client than librdkafka writes what it reads, and reads what it writes."""
     lacks: frozenset[str] = frozenset()
     """The features that the library does not have. Its program must answer "unsupported" for them, and for no others."""
+    fails: Mapping[str, str] = field(default_factory=dict)
+    """Recipe (docs/FAULTS.md) -> why the library may lose or double records in it."""
+    stops: Mapping[str, str] = field(default_factory=dict)
+    """Recipe -> why its program may have to be started again."""
     logs_in_again: bool = True
     """KIP-368: on the connection that it has, before the time of its login is over. Others open a new connection."""
     refused_token: str = SASL_AUTHENTICATION_FAILED
@@ -130,10 +137,33 @@ def kafkas_java_client(name: str, jars: Jars) -> Client:
     )
 
 
+SENT_AGAIN = ("leader-moved", "lost-ack", "stale-metadata", "half-an-answer", "refused", "slow-broker")
+"""Recipes in which a record may be written whose acknowledgement does not arrive."""
+NOT_IDEMPOTENT = "it has no idempotent producer: a record whose acknowledgement is lost is written twice"
+ANOTHER_PARTITION = (
+    "a record without a key goes to another partition when it is sent again: it is written twice, and the next one of the first "
+    "partition has its sequence number, so it is acknowledged and not written"
+)
+DEAD_COORDINATOR = "it sends commits to the dead coordinator, and reads nothing more, until that broker is back or its retries are over"
+THROTTLED_TWICE = "it sends a throttled request again, although the broker has done it: the record is written twice"
+
 CLIENTS = [
     python_client("confluent-kafka", "confluent", "confluent-kafka", is_librdkafka=True),
-    python_client("kafka-python", "kafka_python", "kafka-python"),
-    python_client("aiokafka", "aiokafka", "aiokafka", logs_in_again=False, refused_token="KafkaConnectionError"),
+    python_client(
+        "kafka-python",
+        "kafka_python",
+        "kafka-python",
+        lacks=lacking("new groups"),
+        stops={"refused": "`poll` may raise KafkaConnectionError when a broker closes a new connection"},
+    ),
+    python_client(
+        "aiokafka",
+        "aiokafka",
+        "aiokafka",
+        lacks=lacking("new groups"),
+        logs_in_again=False,
+        refused_token="KafkaConnectionError",
+    ),
     Client(
         "kcat",
         "command line",
@@ -141,7 +171,7 @@ CLIENTS = [
         command=lambda: [sys.executable, "-m", "tests.clients.programs.kcat.program"],
         missing=kcat_missing,
         is_librdkafka=True,
-        lacks=lacking("exactly once", "OAUTHBEARER"),
+        lacks=lacking("new groups", "exactly once", "OAUTHBEARER"),
     ),
     Client(
         "franz-go",
@@ -149,6 +179,7 @@ CLIENTS = [
         version=lambda: go_version("github.com/twmb/franz-go"),
         command=lambda: [GO.program("franz")],
         missing=GO.missing,
+        stops={"lost-ack": "each lost answer costs up to 5 s, until it asks for metadata again"},
         refused_token="unexpected data in oauth response",
     ),
     Client(
@@ -157,6 +188,7 @@ CLIENTS = [
         version=lambda: go_version("github.com/IBM/sarama"),
         command=lambda: [GO.program("sarama")],
         missing=GO.missing,
+        lacks=lacking("new groups"),
     ),
     Client(
         "kafka-go",
@@ -164,7 +196,8 @@ CLIENTS = [
         version=lambda: go_version("github.com/segmentio/kafka-go"),
         command=lambda: [GO.program("kafkago")],
         missing=GO.missing,
-        lacks=lacking("idempotent", "committed", "transactions", "exactly once", "OAUTHBEARER"),
+        lacks=lacking("idempotent", "committed", "new groups", "transactions", "exactly once", "OAUTHBEARER"),
+        fails=dict.fromkeys(SENT_AGAIN, NOT_IDEMPOTENT),
     ),
     Client(
         "KafkaJS",
@@ -172,6 +205,13 @@ CLIENTS = [
         version=lambda: node_version("kafkajs"),
         command=lambda: ["node", NODE.program("kafkajs.js")],
         missing=NODE.missing,
+        lacks=lacking("new groups"),
+        fails=dict.fromkeys(SENT_AGAIN, ANOTHER_PARTITION),
+        stops={
+            "leader-moved": DEAD_COORDINATOR,
+            "stale-metadata": DEAD_COORDINATOR,
+            "rebalance": "a commit that meets a rebalance may end the consumer",
+        },
         refused_token="KafkaJSConnectionClosedError",
     ),
     Client(
@@ -188,7 +228,10 @@ CLIENTS = [
         version=lambda: rust_version("rskafka"),
         command=lambda: [RUST.program("debug/rskafka")],
         missing=RUST.missing,
-        lacks=lacking("acks", "idempotent", "committed", "rebalance", "resume", "transactions", "exactly once"),
+        lacks=lacking(
+            "acks", "idempotent", "committed", "rebalance", "resume", "new groups", "transactions", "exactly once"
+        ),
+        fails={**dict.fromkeys(SENT_AGAIN, NOT_IDEMPOTENT), "throttled": THROTTLED_TWICE},
         logs_in_again=False,
         refused_token="callback error",
     ),

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from protocol.kafka.api_keys import ApiLevel
 from tests.clients import results
 from tests.clients.cell import Cell, closing
-from tests.clients.clients import SECURED_FEATURES, Client
+from tests.clients.clients import AT_LEVEL_4, SECURED_FEATURES, Client
 from tests.clients.disaster import Disaster
 from tests.clients.program import Unsupported
 from tests.clients.secured import Secured, secured_cluster
@@ -22,7 +23,13 @@ from tools.cluster.local_cluster import LocalCluster
 KILLED = {"exactly once": 1, "failover": 1}
 """Feature -> the broker that is killed once all clients are ready for it."""
 SIDE_BY_SIDE = 4
-OVERRIDES = {"offsets.topic.num.partitions": "6", "transaction.state.log.num.partitions": "6"}
+API_LEVEL = "broker.api.level"
+OVERRIDES = {
+    "offsets.topic.num.partitions": "6",
+    "transaction.state.log.num.partitions": "6",
+    "group.consumer.session.timeout.ms": "6000",
+    "group.consumer.heartbeat.interval.ms": "1000",
+}
 
 Outcome = BaseException | str
 """Why the cell failed or is unsupported; or a note to a passed one."""
@@ -43,11 +50,13 @@ class Matrix:
         self,
         cluster: LocalCluster,
         secured: Callable[[], Secured],
+        at_level_4: Callable[[], LocalCluster],
         directory: Path,
         selected: dict[str, list[Client]],
     ) -> None:
-        """`secured` starts the other cluster, if this run has a cell that needs it."""
+        """`secured` and `at_level_4` start other clusters, if this run has a cell that needs them."""
         self._cluster = cluster
+        self._at_level_4 = at_level_4
         self._secured = secured
         self._directory = directory
         self._selected = selected
@@ -82,6 +91,8 @@ class Matrix:
 
         secured = self._secured() if feature in SECURED_FEATURES else None
         cluster = self._cluster if secured is None else secured.cluster
+        if feature == AT_LEVEL_4:
+            cluster = self._at_level_4()
 
         def outcome_of(client: Client) -> Outcome:
             cell = Cell(feature, client, cluster, self._directory, disaster, secured)
@@ -132,7 +143,13 @@ def selected_cells(items: Sequence[pytest.Item]) -> dict[str, list[Client]]:
 def clients_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three brokers. A test that kills one starts it again."""
     with running_clusters(tmp_path_factory.mktemp("clients")) as start:
-        yield start(brokers=3, overrides=OVERRIDES)
+        yield start(brokers=3, overrides={**OVERRIDES, API_LEVEL: results.API_LEVEL})
+
+
+@pytest.fixture(scope="session")
+def cluster_at_level_4(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with running_clusters(tmp_path_factory.mktemp("clients-4")) as start:
+        yield start(brokers=3, overrides={**OVERRIDES, API_LEVEL: ApiLevel.KAFKA_4.value})
 
 
 @pytest.fixture(scope="session")
@@ -147,4 +164,10 @@ def matrix(
 ) -> Matrix:
     directory = tmp_path_factory.mktemp("programs")
     cells = selected_cells(request.session.items)
-    return Matrix(clients_cluster, lambda: request.getfixturevalue("secured"), directory, cells)
+    return Matrix(
+        clients_cluster,
+        lambda: request.getfixturevalue("secured"),
+        lambda: request.getfixturevalue("cluster_at_level_4"),
+        directory,
+        cells,
+    )

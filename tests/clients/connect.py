@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.clients.java import FRAMEWORKS, java
+from tests.clients.java import Jars, java
 from tests.support.invariants import eventually
 from tools.cluster import ownership
 from tools.cluster.ports import free_ports
@@ -26,10 +26,11 @@ class NotAnswered(Exception):
 
 
 class Worker:
-    """One worker. Its internal topics have three replicas; `name` is the name of its Connect cluster."""
+    """One worker. Its internal topics have three replicas; `name` is the name of its Connect cluster; `jars` have Connect."""
 
-    def __init__(self, directory: Path, name: str, settings: Mapping[str, str]) -> None:
+    def __init__(self, jars: Jars, directory: Path, name: str, settings: Mapping[str, str]) -> None:
         (port,) = free_ports(1)
+        self._jars = jars
         self._address = f"http://127.0.0.1:{port}"
         self._settings = directory / f"{name}.properties"
         self._log = directory / f"{name}.log"
@@ -51,7 +52,7 @@ class Worker:
 
     def start(self) -> None:
         """Returns when it answers."""
-        command = java(FRAMEWORKS.class_path, "org.apache.kafka.connect.cli.ConnectDistributed", str(self._settings))
+        command = java(self._jars.class_path, "org.apache.kafka.connect.cli.ConnectDistributed", str(self._settings))
         with self._log.open("ab") as log:
             self._process = ownership.start(command, stdout=log, stderr=log)
         self._when_answered("GET", "/connectors", what="the worker answers")

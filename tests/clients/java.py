@@ -41,6 +41,8 @@ class Jars:
     pom: Path
     directory: Path
     fetched: Path
+    kafka: str | None = None
+    """In place of the version in `kafka.version` of `pom`."""
 
     def missing(self) -> str | None:
         """Fetches the jars if necessary. -> None, or why that is not possible"""
@@ -55,6 +57,7 @@ class Jars:
             [
                 *("mvn", "--quiet", "--batch-mode", "--file", str(self.pom)),
                 *("dependency:copy-dependencies", f"-DoutputDirectory={self.directory}"),
+                *([] if self.kafka is None else [f"-Dkafka.version={self.kafka}"]),
             ],
             capture_output=True,
             text=True,
@@ -62,7 +65,8 @@ class Jars:
             check=False,
         )
         if done.returncode:
-            return f"Maven cannot fetch the jars of {self.pom.relative_to(REPOSITORY)}: {done.stdout[-500:]}"
+            what = " ".join(filter(None, [str(self.pom.relative_to(REPOSITORY)), self.kafka]))
+            return f"Maven cannot fetch the jars of {what}: {done.stdout[-500:]}"
         self.fetched.touch()
         return None
 
@@ -79,7 +83,16 @@ class Jars:
 KAFKA = Jars(POM, JARS.libs, FETCHED)
 """Kafka's distribution of `make kafka`: its client library and its command line tools."""
 NEWEST_CLIENT = Jars(PROGRAMS / "java" / "pom.xml", BUILDS / "java-newest", BUILDS / "java-newest.fetched")
-FRAMEWORKS = Jars(PROGRAMS / "frameworks" / "pom.xml", BUILDS / "frameworks", BUILDS / "frameworks.fetched")
+
+
+def frameworks(kafka: str | None = None) -> Jars:
+    """Kafka Streams and Kafka Connect, of the version in their `pom.xml` or of another one."""
+    name = "frameworks" if kafka is None else f"frameworks-{kafka}"
+    return Jars(PROGRAMS / "frameworks" / "pom.xml", BUILDS / name, BUILDS / f"{name}.fetched", kafka)
+
+
+FRAMEWORKS = frameworks()
+FRAMEWORKS_OF_KAFKA_4 = frameworks("4.1.1")
 
 
 @dataclass(frozen=True, slots=True)

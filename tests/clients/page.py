@@ -9,16 +9,20 @@ without a result is "-".
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.clients import results
 from tests.clients.clients import CLIENTS, FEATURES, REPOSITORY
+from tools.verify.recipes import RECIPES
 
 PAGE = REPOSITORY / "docs" / "CLIENTS.md"
-START, END = "<!-- clients: written by python -m tests.clients.page -->\n", "<!-- clients: end -->"
+MATRIX, CARDS = "clients", "report cards"
+"""The written parts of the page. A part without results stays as it is."""
 YES, NO, PART, NOT_RUN, FAILED = "yes", "no", "part", "-", "FAILED"
+WIDTH = 140
 BEFORE_CELLS = 3
 """Columns of the table before the features: client, language, version."""
 
@@ -81,10 +85,38 @@ def frameworks(found: dict[str, Any]) -> str:
     return "\n## Frameworks\n\n" + table(["framework", "version", "test", "result", "note"], shown)
 
 
-def replace(path: Path, written: str) -> None:
-    """Replaces what is between the two comments."""
-    before, _, rest = path.read_text(encoding="utf-8").partition(START)
-    path.write_text(before + START + written + rest[rest.index(END) :], encoding="utf-8")
+def cards(found: dict[str, Any]) -> str:
+    """A row for each client: what each failure cost it. Below it, why some failed."""
+    rows, whys = [], []
+    for client in CLIENTS:
+        if client.name in found:
+            row = found[client.name]
+            cells = {name: row["cells"].get(name, {}) for name in RECIPES}
+            rows.append([client.name, without_bars(row["version"]), *map(card_word, cells.values())])
+            bad = (results.FAILED, results.AGAIN)
+            for why in {cell["reason"]: None for cell in cells.values() if cell.get("result") in bad}:
+                names = [name for name, cell in cells.items() if cell.get("reason") == why]
+                line = f"- {client.name}, {', '.join(names)}: {why}"
+                whys.append(textwrap.fill(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False) + "\n")
+    return table(["client", "version", *RECIPES], rows) + "".join(["\n", *whys] if whys else [])
+
+
+def card_word(cell: dict[str, str]) -> str:
+    match cell.get("result"):
+        case results.PASSED:
+            return cell["reason"]
+        case results.FAILED:
+            return FAILED
+        case results.AGAIN:
+            return results.AGAIN
+    return NOT_RUN
+
+
+def replace(path: Path, part: str, written: str) -> None:
+    """Replaces what is between the two comments of a part."""
+    start, end = f"<!-- {part}: written by python -m tests.clients.page -->\n", f"<!-- {part}: end -->"
+    before, _, rest = path.read_text(encoding="utf-8").partition(start)
+    path.write_text(f"{before}{start}\n{written}\n{rest[rest.index(end) :]}", encoding="utf-8")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -94,10 +126,12 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     everything = results.merged([*files, results.FILE])
     found = everything[results.CLIENTS]
-    whole = whole_rows(found)
-    results_table = table(["client", "language", "version", *FEATURES], whole) + notes(found)
-    replace(PAGE, "\n## Results\n\n" + results_table + frameworks(everything[results.FRAMEWORKS]) + "\n")
-    print(f"{len(whole)} clients: {PAGE.relative_to(REPOSITORY)}")
+    if found:
+        results_table = table(["client", "language", "version", *FEATURES], whole_rows(found)) + notes(found)
+        replace(PAGE, MATRIX, "## Results\n\n" + results_table + frameworks(everything[results.FRAMEWORKS]))
+    if everything[results.CARDS]:
+        replace(PAGE, CARDS, cards(everything[results.CARDS]))
+    print(f"{len(found)} clients, {len(everything[results.CARDS])} report cards: {PAGE.relative_to(REPOSITORY)}")
     return 0
 
 

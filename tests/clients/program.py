@@ -141,12 +141,17 @@ class Program:
         assert code == 0, f"{self.name} ended with exit code {code}\n{self.shown()}"
         return self.lines
 
+    def write_line(self, text: str) -> None:
+        """To its stdin. Without effect if it has ended."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(text.encode() + b"\n")
+            self._process.stdin.flush()
+
     def ask(self, request: dict[str, Any]) -> Line:
         """Writes a line of JSON to its stdin, and waits for the next line on stdout."""
-        assert self._process.stdin is not None
         count = len(self.lines)
-        self._process.stdin.write(json.dumps(request).encode() + b"\n")
-        self._process.stdin.flush()
+        self.write_line(json.dumps(request))
         self.wait_for(lambda: len(self.lines) > count, "it answered")
         return self.lines[count]
 
@@ -155,6 +160,14 @@ class Program:
         assert self._process.stdin is not None
         self._process.stdin.close()
         return self.result()
+
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def last_error(self) -> str:
+        """The last line with an error that it wrote to stderr, or the last line; empty if it wrote none."""
+        lines = self._log.read_text(errors="replace").splitlines()
+        return next((line for line in reversed(lines) if "rror" in line), lines[-1] if lines else "")
 
     def kill(self) -> None:
         """Ends the program and what it started, by SIGKILL."""

@@ -1,9 +1,10 @@
-"""`.test-logs/clients.json`: what came of each cell of the matrix, and of the frameworks. A run updates the cells that it ran."""
+"""`.test-logs/clients.json`: what came of each cell of the matrix, of the frameworks, and of the report cards. A run updates its cells."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -11,26 +12,29 @@ from typing import Any
 
 import pytest
 
+from tests.clients.cards import Result
 from tests.clients.clients import REPOSITORY, Client
 
-FILE = REPOSITORY / ".test-logs" / "clients.json"
-CLIENTS, FRAMEWORKS = "clients", "frameworks"
+API_LEVEL = os.environ.get("OTTLA_TEST_API_LEVEL", "3.9")
+"""Whose APIs the brokers of the matrix have. The results of a run with others than the default are not for docs/CLIENTS.md."""
+FILE = REPOSITORY / ".test-logs" / ("clients.json" if API_LEVEL == "3.9" else f"clients-at-{API_LEVEL}.json")
+CLIENTS, FRAMEWORKS, CARDS = "clients", "frameworks", "cards"
 PASSED, UNSUPPORTED, SKIPPED, FAILED = "passed", "unsupported", "skipped", "failed"
+AGAIN = "again"
+"""In a report card: a supervisor had to start the program again."""
 
 _lock = threading.Lock()
 
 
 def load(file: Path = FILE) -> dict[str, dict[str, Any]]:
-    """{"clients"|"frameworks": {name: {"language", "version", "cells": {feature: {"result", "reason"}}}}}"""
-    if not file.exists():
-        return {CLIENTS: {}, FRAMEWORKS: {}}
-    loaded: dict[str, dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
-    return loaded
+    """{"clients"|"frameworks"|"cards": {name: {"language", "version", "cells": {feature: {"result", "reason"}}}}}"""
+    loaded: dict[str, dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return {CLIENTS: {}, FRAMEWORKS: {}, CARDS: {}, **loaded}
 
 
 def merged(files: Iterable[Path]) -> dict[str, dict[str, Any]]:
     """The results of several runs. Of a cell that several have, the last one counts, unless it is SKIPPED."""
-    everything: dict[str, dict[str, Any]] = {CLIENTS: {}, FRAMEWORKS: {}}
+    everything: dict[str, dict[str, Any]] = {CLIENTS: {}, FRAMEWORKS: {}, CARDS: {}}
     for file in files:
         for table, rows in load(file).items():
             for name, row in rows.items():
@@ -51,6 +55,20 @@ def record(table: str, name: str, *, language: str, version: str, feature: str, 
         row["cells"][feature] = {"result": result, "reason": (reason.splitlines() or [""])[0]}
         FILE.parent.mkdir(exist_ok=True)
         FILE.write_text(json.dumps(everything, indent=1), encoding="utf-8")
+
+
+def record_card(client: Client, recipe: str, result: Result) -> None:
+    """A cell of a report card. `reason` of a passed one: the longest times without an acknowledgement and without a read, in seconds."""
+    if result.found:
+        word, reason = FAILED, client.fails.get(recipe, result.found[0])
+    elif result.again:
+        word, reason = AGAIN, client.stops.get(recipe, "a program of it was started again")
+    elif not result.is_tried:
+        word, reason = UNSUPPORTED, ""
+    else:
+        word, reason = PASSED, f"{result.writes_s:.1f} / {result.reads_s:.1f}"
+    row = {"language": client.language, "version": client.version(), "feature": recipe}
+    record(CARDS, client.name, **row, result=word, reason=reason)
 
 
 @contextlib.contextmanager

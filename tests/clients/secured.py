@@ -24,6 +24,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
+from tests.clients import results
 from tests.conftest import CALM, running_clusters
 from tests.support.certificates import Certificates
 from tests.support.invariants import wait_known_everywhere
@@ -90,6 +91,7 @@ def _settings(made: Certificates, issuer: Issuer) -> dict[str, str]:
     return {
         **CALM,
         **settings,
+        "broker.api.level": results.API_LEVEL,
         **issuer.settings(f"{of_logins}."),
         f"{of_logins}.oauthbearer.connections.max.reauth.ms": str(round(1000 * SESSION_S)),
         f"{of_certificates}.ssl.client.auth": "required",

@@ -215,18 +215,21 @@ def wait_until_committed(cell: Cell, group: str, topic: str, records: int) -> No
     eventually(lambda: sum(committed_offsets(cell, group, topic).values()) == records, f"{records} records committed")
 
 
-def play_rebalance(cell: Cell) -> None:
-    """A second member joins, shares the partitions and leaves. Each record is read, and all offsets are committed."""
+def play_rebalance(cell: Cell, **kind: str) -> str:
+    """A second member joins, shares the partitions and leaves. Each record is read, and all offsets are committed. -> the group
+
+    `kind`: "protocol" of a group of the new kind.
+    """
     partitions = 4
     topic = cell.topic(partitions)
     group = f"{cell.name}-{topic}"
     every = list(range(partitions))
-    first = cell.start("group", topic=topic, group=group)
+    first = cell.start("group", topic=topic, group=group, **kind)
     first.wait_for(lambda: share(first) == every, "it had all partitions")
     expected = numbered("alone")
     cell.write(topic, expected, partitions)
     first.wait_for(lambda: set(first.values("value")) >= set(expected), "it read all records")
-    second = cell.start("group", topic=topic, group=group)
+    second = cell.start("group", topic=topic, group=group, **kind)
     second.wait_for(lambda: share(second), "the second member had a share")
     first.wait_for(lambda: share(first) and sorted(share(first) + share(second)) == every, "the members had all shares")
     shared = numbered("shared")
@@ -243,6 +246,21 @@ def play_rebalance(cell: Cell) -> None:
     first.end()
     read = set(first.values("value")) | set(second.values("value"))
     assert read == {*expected, *shared, *last}
+    return group
+
+
+def play_new_groups(cell: Cell) -> None:
+    """The same in a group of the new kind (KIP-848). Its epoch, at least of a member that came and went, says that it is one."""
+    group = play_rebalance(cell, protocol="consumer")
+    body = {"group_ids": [group], "include_authorized_operations": False}
+    states = {}
+    for broker in cell.cluster.broker_ids:
+        with Wire(cell.cluster.port(broker)) as wire:
+            (answer,) = wire.call(ApiKey.CONSUMER_GROUP_DESCRIBE, 1, body).groups
+        if answer.error_code == ErrorCode.NONE:
+            states[answer.group_state] = answer.group_epoch
+    assert list(states) == ["Empty"], "one broker coordinates the group, from which all members have left"
+    assert states["Empty"] >= 3
 
 
 def play_resume(cell: Cell) -> None:
@@ -481,6 +499,7 @@ PLAYS: dict[str, Callable[[Cell], None]] = {
     "committed": play_committed,
     "rebalance": play_rebalance,
     "resume": play_resume,
+    "new groups": play_new_groups,
     "transactions": play_transactions,
     "exactly once": play_exactly_once,
     "admin": play_admin,

@@ -13,11 +13,13 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.background_load import BackgroundProducer, assert_all_read_back, summary
+from tests.support.cli import ottla
 from tests.support.compose_project import SERVICES, ComposeProject, leaders_and_isrs, run
 from tests.support.invariants import eventually
 
 BROKERS = (1, 2, 3)
 PARTITIONS = 3
+EVENTS = "/var/lib/ottla/events.jsonl"
 
 # The images are built in the time of the fixture.
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(1500)]
@@ -48,6 +50,31 @@ def test_a_killed_leaders_container_loses_nothing(project: ComposeProject, capsy
     eventually(project.is_healthy, "all four containers healthy again", timeout_s=120)
     with capsys.disabled():
         print(f"\n  docker kill of the leader: {summary(verdict)}")
+
+
+def test_requests_in_containers_are_broken_and_healed(project: ComposeProject) -> None:
+    admin = AdminClient({"bootstrap.servers": project.bootstrap_servers, "log_level": "2"})
+    topic = f"compose-{uuid.uuid4().hex[:8]}"
+    admin.create_topics([NewTopic(topic, 1, 3, config={"min.insync.replicas": "2"})])[topic].result(30)
+    rule = f"lose the answer to produce of topic {topic} once and cut"
+    done = ottla(f"fault {rule} --compose {project.name}")
+    assert done.exit_code == 0, done.output
+    with BackgroundProducer(project.bootstrap_servers, topic, 1) as producer:
+        producer.wait_for_acks(50)
+    assert_all_read_back(producer)
+    hits = [
+        project.compose("exec", "-T", f"kafka{broker}", "grep", "--count", f'"request_fault","rule":"{rule}"', EVENTS)
+        for broker in leaders_and_isrs(admin, topic)[0][:1]
+    ]
+    assert hits == ["1\n"]
+    dead = project.container("kafka3")
+    run(["docker", "kill", dead])
+    healed = ottla(f"fault heal --compose {project.name}")
+    assert healed.exit_code == 0, healed.output
+    eventually(project.is_healthy, "all four containers healthy again", timeout_s=120)
+    wrong = ottla(f"fault answer produce with NO_SUCH_ERROR --compose {project.name}")
+    assert wrong.exit_code == 1
+    assert "NO_SUCH_ERROR" in wrong.output
 
 
 def test_the_containers_do_not_run_as_root(project: ComposeProject) -> None:

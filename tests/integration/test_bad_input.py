@@ -14,7 +14,7 @@ import pytest
 
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
-from protocol.kafka.api_keys import SUPPORTED, ApiKey
+from protocol.kafka.api_keys import SERVED, SUPPORTED, ApiKey, ApiLevel
 from protocol.kafka.compression import compress
 from protocol.kafka.record_batch import build_batch, crc32c
 from tests.conftest import CALM, ClusterFactory
@@ -140,7 +140,7 @@ def test_a_version_that_is_too_old_is_refused(
     version = SUPPORTED[api_key].min - 1
     wire.send_raw(frame(struct.pack(">hhih", api_key, version, 1, 4) + b"mine" + bytes(40)))
     assert wire.is_closed_by_peer()
-    oldest, newest = SUPPORTED[api_key].min, SUPPORTED[api_key].max
+    oldest, newest = SERVED[ApiLevel.KAFKA_3_9][api_key]
     reason = f", client id 'mine': supported versions are v{oldest} to v{newest}; docs/CLIENTS.md"
     log = cluster.broker_directory(controller) / "server.log"
 

@@ -62,12 +62,15 @@ def test_a_flame_graph_of_a_broker_under_load(tmp_path: Path) -> None:
     assert "broker/" in drawn
 
 
+@pytest.mark.thorough
 def test_what_a_request_costs_a_broker() -> None:
-    done = ottla("bench cost --load produce-20x1-100b-v7,fetch-64k --rounds 2 --seconds 0.2 --plain --format json")
+    done = ottla(
+        "bench cost --load produce-20x1-100b-v7,fetch-64k --rounds 1 --seconds 0.2 --plain "
+        "--beside broker.fault.injection=true --format json"
+    )
     assert done.exit_code == 0, done.output
     costs = json.loads(done.stdout)["costs"]
     assert {row: {form: len(rounds) for form, rounds in forms.items()} for row, forms in costs.items()} == {
-        "produce-20x1-100b-v7": {"ottla": 2},
-        "fetch-64k": {"ottla": 2},
+        row: {"ottla": 1, "ottla, broker.fault.injection=true": 1} for row in ("produce-20x1-100b-v7", "fetch-64k")
     }
     assert all(0 < each < 10_000 for forms in costs.values() for rounds in forms.values() for each in rounds)

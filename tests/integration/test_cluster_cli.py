@@ -121,7 +121,16 @@ def test_another_zookeeper_with_a_chroot_and_overrides(
     monkeypatch.setenv("KAFKA_MIN_INSYNC_REPLICA", "1")
     where = ["--zookeeper", f"{server.connect}/clusters/one"]
     started = ottla(
-        "start", "--brokers", "1", *where, "--override", "num.partitions=5", "--override", "num.prtitions=3"
+        "start",
+        "--brokers",
+        "1",
+        "--as",
+        "4",
+        *where,
+        "--override",
+        "num.partitions=5",
+        "--override",
+        "num.prtitions=3",
     )
     assert sorted(started.stderr.splitlines()) == [
         "Warning: unknown setting 'min.insync.replica' is ignored; did you mean min.insync.replicas?",
@@ -130,7 +139,8 @@ def test_another_zookeeper_with_a_chroot_and_overrides(
     succeeded(started)
     cluster = LocalCluster(directory)
     assert (cluster.broker_ids, cluster.zookeeper_connect, cluster.zookeeper) == ((1,), where[1], None)
-    assert "num.partitions=5" in (cluster.broker_directory(1) / "server.properties").read_text()
+    settings = (cluster.broker_directory(1) / "server.properties").read_text().splitlines()
+    assert {"num.partitions=5", "broker.api.level=4"} <= set(settings)
 
     second = tmp_path / "second"
     reason = refused(run_cli("cluster", "start", "--brokers", "1", *where, "--dir", str(second)))

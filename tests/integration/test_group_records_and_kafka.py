@@ -19,6 +19,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from broker.groups.group.messages import CommittedOffset, GroupMetadata, MemberMetadata
+from broker.groups.offsets_topic.records import encode_group_key
 from broker.groups.offsets_topic.writer import OffsetsWriter, WriterSettings
 from broker.process.clock import SystemClock
 from broker.settings.config import TopicConfig
@@ -148,7 +149,9 @@ class Writer:
         group_id = self._text()
         partitions = [self._partition() for _ in range(self._chance.randrange(1, 4))]
         with_group = self._chance.random() < 0.5
-        topic.remove(0, group_id, partitions, lambda error, base: None, with_group=with_group)
+        topic.remove(
+            0, group_id, partitions, lambda error, base: None, group_keys=[encode_group_key(group_id)] * with_group
+        )
         self.expected += [(offset_key(group_id, tp), None) for tp in partitions]
         if with_group:
             self.expected.append(({"type": "2", "data": {"group": group_id}}, None))

@@ -38,13 +38,17 @@ OTHERWISE = READ_AT_THE_START | {
     "queued.max.request.bytes",
     "zookeeper.connection.timeout.ms",
     "metrics.listener",
+    "group.consumer.assignors",  # by their names, as in Kafka 4; in 3.9 classes of Java
+    "broker.fault.injection",  # in the settings of a local cluster, which both brokers get here
 }
 """Keys whose values differ between the two brokers, or for which ottla has another default."""
 OF_THE_AUTHORIZER = {"allow.everyone.if.no.acl.found", "super.users"}
 """In Kafka, these are settings of its authorizer, which a broker does not describe."""
 OWN = OF_THE_AUTHORIZER | {
+    "broker.api.level",
     "broker.fast.failure.detection",
     "broker.stop.timeout.ms",
+    "group.consumer.migration.policy",
     "group.memory.max.bytes",
     "max.broker.partitions",
     "max.in.flight.requests.per.connection",

@@ -25,7 +25,7 @@ OPTIONS = ("-p", "ottla.pytest_plugin", "-p", "no:cacheprovider")
 TESTS = """
 import time, unittest
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from tools.mine import GREETING
 
 seen = {}
@@ -39,6 +39,8 @@ def client(cluster, **settings):
 
 @pytest.mark.ottla_topic(partitions=2, configs={"retention.ms": 3600000})
 def test_a_killed_leader(ottla_cluster, ottla_topic, ottla_verdict, lasting):
+    settings = (ottla_cluster.directory / "broker-1" / "server.properties").read_text().splitlines()
+    assert "broker.api.level=4" in settings
     assert GREETING == "a package of the project under test"
     verdict = ottla_verdict
     producer = verdict.watch(Producer(client(ottla_cluster, **{"enable.idempotence": True})))
@@ -78,6 +80,11 @@ def test_the_next_test_finds_an_empty_cluster_that_is_well(ottla_cluster, lastin
 def test_links_and_faults_that_end(ottla_cluster, ottla_topic, ottla_faults):
     with ottla_faults(f"isolate leader of {ottla_topic}-0 from peers") as fault:
         assert fault.broker == ottla_cluster.leader_of(ottla_topic)
+    with ottla_faults(f"drop produce of topic {ottla_topic} and cut"):
+        producer = Producer(client(ottla_cluster, **{"enable.idempotence": True}))
+        producer.produce(ottla_topic, "order")
+        assert producer.flush(2) == 1
+    assert producer.flush(30) == 0  # the rule ends with the block
     with pytest.raises(Exception, match="has no broker 9"):
         ottla_faults("kill broker 9")
     killed = ottla_faults("kill controller for 200ms").broker
@@ -93,6 +100,36 @@ class TestOld(unittest.TestCase):
     def test_in_a_class_of_unittest(self):
         self.assertIn(self.cluster.leader_of(self.topic), self.cluster.broker_ids)
         self.cluster.restart(self.cluster.controller())
+
+def test_a_reader_of_uncommitted_records(ottla_cluster, ottla_topic, ottla_verdict):
+    source = f"{ottla_topic}-source"
+    ottla_cluster.create_topic(source)
+    orders = ottla_verdict.watch(Producer(client(ottla_cluster)))
+    orders.produce(source, "order")
+    assert orders.flush(30) == 0
+    reading = {"auto.offset.reset": "earliest", "enable.auto.commit": False, "isolation.level": "read_uncommitted"}
+    consumer = Consumer(client(ottla_cluster, **reading, **{"group.id": "billing"}))
+    consumer.subscribe([source])
+    message = consumer.poll(30)
+    offsets = [TopicPartition(source, message.partition(), message.offset() + 1)]
+    invoices = ottla_verdict.watch(Producer(client(ottla_cluster, **{"transactional.id": "billing"})))
+    invoices.init_transactions(30)
+    for end in (invoices.abort_transaction, invoices.commit_transaction):
+        invoices.begin_transaction()
+        ottla_verdict.processed("billing", message, txn=invoices.txn)
+        invoices.produce(ottla_topic, "invoice")
+        assert invoices.flush(30) == 0
+        invoices.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), 30)
+        end(30)
+    consumer.close()
+    result = ottla_verdict.check(finished=True)
+    assert (result.counts["committed-txn"], result.counts["aborted-txn"]) == (1, 1)
+    reader = Consumer(client(ottla_cluster, **reading, **{"group.id": "post"}))
+    reader.subscribe([ottla_topic])
+    for _ in range(2):
+        ottla_verdict.processed("post", reader.poll(30))
+    reader.close()
+    assert ottla_verdict.judge(finished=True).findings == {"aborted-read": 1}
 
 def test_that_must_fail_because_a_record_is_lost(ottla_cluster, ottla_topic, ottla_verdict):
     producer = Producer(client(ottla_cluster))
@@ -120,9 +157,11 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
 
 def test_a_run(project: pytest.Pytester) -> None:
     project.makepyfile(test_orders=TESTS)
-    project.makeini("[pytest]\nottla_links = true\nottla_settings =\n    offsets.topic.num.partitions=4\n")
+    project.makeini(
+        "[pytest]\nottla_links = true\nottla_api_level = 4\nottla_settings =\n    offsets.topic.num.partitions=4\n"
+    )
     done = project.run(sys.executable, "-m", "pytest", *OPTIONS, "-v")
-    done.assert_outcomes(passed=4, failed=2)
+    done.assert_outcomes(passed=5, failed=2)
     done.stdout.fnmatch_lines(
         [
             "FAILED  1 lost",

@@ -20,10 +20,12 @@ from protocol.types import TopicPartition as Tp
 from tests.support.replay_runs import a_plan, fetched, ns, produced, write_run
 from tests.support.small_traces import end, produce, written
 from tests.support.spark_session import running_session
-from tools.judge.judgement import PartitionLog, Tables, judge
+from tools.judge.judgement import judge
 from tools.judge.kinds import DUPLICATES, LOST, MOVED, REORDERED
+from tools.judge.logs import PartitionLog
 from tools.judge.outages import Wait, windows
 from tools.judge.reports import ACKED, PRODUCED, Report
+from tools.judge.tables import Tables
 from tools.replay.checks import run_checks
 from tools.replay.load.results import SCHEMA
 from tools.replay.run.analysis import analyse

@@ -17,8 +17,14 @@ from broker.process.clock import SystemClock
 from broker.settings.config import TopicConfig
 from broker.storage.disk.filesystem import FileSystem
 from broker.storage.log_manager import LogManager
-from broker.transactions.records import TransactionsImage, encode_key, encode_value
-from broker.transactions.states import TransactionState
+from broker.transactions.records import (
+    FLEXIBLE_VALUE,
+    PLAIN_VALUE,
+    TransactionsImage,
+    encode_key,
+    encode_value,
+)
+from broker.transactions.states import TransactionState, TransactionVersion
 from broker.transactions.transaction import TransactionMetadata
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import build_batch
@@ -39,6 +45,9 @@ WRITTEN = {
     "committing": TransactionMetadata(
         6, 4, 9, S.PREPARE_COMMIT, frozenset((TopicPartition("u" * 249, 2**31 - 1),)), 7, 6
     ),
+    "exhausted": TransactionMetadata(
+        6, 2**15 - 1, 9, S.PREPARE_ABORT, frozenset(), 7, 6, 6, -1, 40, TransactionVersion.TV_2
+    ),
     "aborted": TransactionMetadata(8, 2**15 - 1, 9, S.COMPLETE_ABORT, updated_ms=9, start_ms=8),
 }
 RECORD = re.compile(r"transaction_metadata::transactionalId=(.*) payload: ?(.*)$", re.MULTILINE)
@@ -56,13 +65,18 @@ def shown(metadata: TransactionMetadata | None) -> str:
     )
 
 
-def test_kafkas_tool_decodes_what_we_write(kafka_tools: KafkaTools, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [PLAIN_VALUE, FLEXIBLE_VALUE])
+def test_kafkas_tool_decodes_what_we_write(kafka_tools: KafkaTools, tmp_path: Path, version: int) -> None:
+    """Kafka 3.9 reads the records of both levels."""
+
     async def write() -> None:
         defaults = TopicConfig(cleanup_policy="compact")
         manager = LogManager([str(tmp_path)], defaults, FileSystem(), SystemClock())
         await manager.start()
         log = manager.get_or_create(TopicPartition(TRANSACTION_STATE_TOPIC, 0), "AAAAAAAAAAAAAAAAAAAAWA", {})
-        records: list[Any] = [(encode_key(name), encode_value(metadata), (), 5) for name, metadata in WRITTEN.items()]
+        records: list[Any] = [
+            (encode_key(name), encode_value(metadata, version), (), 5) for name, metadata in WRITTEN.items()
+        ]
         records.append((encode_key("aborted"), None, (), 5))
         log.append_as_leader(memoryview(build_batch(records)), 0)
         await manager.shutdown()

@@ -12,25 +12,27 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
+from ottla.records import id_finder
 from tests.conftest import ClusterFactory
 from tests.support.cli import COMMAND
 from tests.support.invariants import eventually
 from tests.support.real_kafka import skip_without_kafka
 from tests.support.thorough import release, thorough
+from tests.support.verified import EXACTLY_ONCE, EXAMPLES, ORDERS, faults, verify
 from tools.admin.kafka_admin import KafkaAdmin
 from tools.cluster.local_cluster import LocalCluster
+from tools.judge.logs import Outcome
+from tools.judge.reports import PRODUCED, Report
+from tools.verify.reading import read_back
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = ROOT / "examples"
-PYTHON = (sys.executable, str(EXAMPLES / "python" / "orders.py"))
 SETTINGS = {"zookeeper.session.timeout.ms": "20000", "replica.lag.time.max.ms": "60000"}
 """A paused follower stays in the ISR."""
 
@@ -56,39 +58,6 @@ def orders(cluster: LocalCluster) -> KafkaAdmin:
     return admin
 
 
-class Verified:
-    def __init__(self, exit_code: int, output: str, found: dict[str, Any]) -> None:
-        self.exit_code = exit_code
-        self.output = output
-        self.found = found
-
-    def count(self, kind: str, client: str = "your program") -> int:
-        return sum(each["count"] for each in self.found["findings"] if (each["kind"], each["client"]) == (kind, client))
-
-    def failures(self) -> set[str]:
-        return {each["kind"] for each in self.found["findings"] if each["is_failure"]}
-
-
-def verify(
-    cluster: LocalCluster | Sequence[str],
-    directory: Path,
-    options: Sequence[str],
-    program: Sequence[str],
-    **env: str,
-) -> Verified:
-    """`cluster`: or the options that name one."""
-    file = directory / "verdict.json"
-    named = ["--dir", str(cluster.directory)] if isinstance(cluster, LocalCluster) else cluster
-    command = [*COMMAND, "verify", "run", *named, "--json", str(file), *options, "--", *program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env={**os.environ, **env})
-    print(done.stdout, done.stderr)
-    return Verified(done.returncode, done.stdout, json.loads(file.read_text()))
-
-
-def faults(*texts: str) -> list[str]:
-    return [word for text in texts for word in ("--fault", text)]
-
-
 @pytest.mark.parametrize(
     "texts",
     [
@@ -102,7 +71,7 @@ def test_a_clean_client_has_no_findings(quick_cluster: LocalCluster, tmp_path: P
     """Except that a busy machine may take longer to serve again than a run waits for."""
     page, junit = tmp_path / "report.html", tmp_path / "junit.xml"
     options = f"--topic orders:6 --seconds 12 --allow unrecovered --html {page} --junit {junit}".split()
-    verified = verify(quick_cluster, tmp_path, [*faults(*texts), *options], PYTHON)
+    verified = verify(quick_cluster, tmp_path, [*faults(*texts), *options], ORDERS)
     assert verified.exit_code == 0, verified.output
     assert verified.failures() == set()
     assert {each["error"] for each in verified.found["faults"]} == {""}
@@ -140,7 +109,7 @@ def test_faults_by_a_program_of_the_user(quick_cluster: LocalCluster, tmp_path: 
     options = faults("kill leader of orders-0 for 2s at 3s", "pause follower of orders-0 for 1s at 8s")
     options += ["--seconds", "13", "--topic", "orders:6", "--allow", "unrecovered"]
     environment = {"PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(tmp_path / "state")}
-    verified = verify(named, tmp_path, options, PYTHON, **environment)
+    verified = verify(named, tmp_path, options, ORDERS, **environment)
     assert verified.exit_code == 0, verified.output
     assert {each["error"] for each in verified.found["faults"]} == {""}
     assert quick_cluster.problems() == {}, "everything is healed"
@@ -151,7 +120,7 @@ def test_faults_by_a_program_of_the_user(quick_cluster: LocalCluster, tmp_path: 
 def test_acks_1_loses_what_only_the_leader_had(cluster: LocalCluster, orders: KafkaAdmin, tmp_path: Path) -> None:
     orders.create_topic("orders", replica_assignment=[[1, 2]])
     options = faults("pause broker 2 at 3s", "kill broker 1 at 6s", "resume broker 2 at 7s")
-    verified = verify(cluster, tmp_path, [*options, "--no-load", "--seconds", "9"], [*PYTHON, "--acks", "1"])
+    verified = verify(cluster, tmp_path, [*options, "--no-load", "--seconds", "9"], [*ORDERS, "--acks", "1"])
     assert verified.exit_code == 1
     assert verified.count("lost") > 10
     (evidence,) = [each["evidence"][0] for each in verified.found["findings"] if each["kind"] == "lost"]
@@ -170,6 +139,109 @@ def test_commits_before_processing_are_found(cluster: LocalCluster, orders: Kafk
     assert verified.exit_code == 1
     assert verified.failures() == {"unseen", "commits-ahead"}
     assert verified.count("unseen") > 0
+
+
+EXACTLY_ONCE_OPTIONS = [
+    *("--topic", "orders:4", "--topic", "invoices:4", "--no-load", "--seconds", "10", "--grace", "60"),
+    *("--allow", "unrecovered"),
+]
+
+
+@pytest.fixture
+def bills(quick_cluster: LocalCluster) -> None:
+    """The topics and the group of an earlier test are deleted."""
+    admin = KafkaAdmin(quick_cluster.bootstrap_servers)
+    for topic in ("orders", "invoices"):
+        admin.delete_topic(topic)
+    eventually(lambda: not {"orders", "invoices"} & set(admin.cluster().topics), "the topics are deleted")
+
+
+@pytest.mark.usefixtures("bills")
+def test_transactions_of_a_clean_program_have_no_findings(quick_cluster: LocalCluster, tmp_path: Path) -> None:
+    """It aborts some, and its readers do not get these records."""
+    options = faults("kill leader of invoices-0 at 3s", "restart it at 5s") + EXACTLY_ONCE_OPTIONS
+    verified = verify(quick_cluster, tmp_path, options, EXACTLY_ONCE)
+    assert verified.exit_code == 0, verified.output
+    (client,) = verified.found["clients"]
+    assert client["reports"]["committed-txn"] > 10
+    assert client["reports"]["aborted-txn"] > 0
+    assert client["reports"]["consumed"] > 100
+
+
+@pytest.mark.thorough
+def test_recipes_make_a_report_card(tmp_path: Path) -> None:
+    """Each runs the program anew, and its rules hit requests of it."""
+    names = ("leader-moved", "lost-ack", "lost-commit", "half-an-answer")
+    recipes = [text for name in names for text in ("--recipe", name)]
+    file, junit = tmp_path / "card.json", tmp_path / "junit.xml"
+    files = ["--json", str(file), "--junit", str(junit)]
+    command = [*COMMAND, "verify", "run", "--topic", "orders:6", *recipes, *files, "--", *ORDERS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    card = [line.split() for line in done.stdout.partition("RECIPE ")[2].splitlines()[1:]]
+    assert [row[0] for row in card] == list(names)
+    assert all(row[-1] == "passed" for row in card)
+    assert [row[1] != "0" for row in card] == [True] * len(names)
+    found = json.loads(file.read_text())["recipes"]
+    assert [(each["recipe"], each["verdict"]["verdict"]) for each in found] == [(name, "clean") for name in names]
+    assert 'tests="4" failures="0" errors="0" skipped="0"' in junit.read_text()
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("bills")
+@pytest.mark.parametrize(
+    ("bug", "kinds"),
+    [
+        ("offsets-outside", {"unprocessed"}),
+        ("uncommitted", {"aborted-read", "early-read"}),
+        ("abort-as-commit", {"undone", "unprocessed"}),
+        ("zombie", {"duplicates", "processed-twice"}),
+    ],
+)
+def test_planted_bugs_of_transactions_are_found(
+    quick_cluster: LocalCluster, tmp_path: Path, bug: str, kinds: set[str]
+) -> None:
+    """An offset that is taken for committed may also be missing in the end."""
+    verified = verify(quick_cluster, tmp_path, EXACTLY_ONCE_OPTIONS, [*EXACTLY_ONCE, "--bug", bug])
+    assert verified.exit_code == 1, verified.output
+    assert verified.failures() - {"commits-back"} == kinds
+
+
+def test_the_logs_say_how_transactions_ended_and_who_holds_one_open(quick_cluster: LocalCluster) -> None:
+    servers, topic = quick_cluster.bootstrap_servers, "ended"
+    KafkaAdmin(servers).create_topic(topic, partitions=1)
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": "holder", "log_level": 2})
+    producer.init_transactions(30)
+    for number, end in enumerate((producer.commit_transaction, producer.abort_transaction, None)):
+        producer.begin_transaction()
+        producer.produce(topic, key=str(number))
+        producer.flush(30)
+        if end is not None:
+            end(30)
+    reports = [Report(PRODUCED, topic, id=str(number), txn=f"t{number}") for number in range(3)]
+    logs, _, incomplete = read_back({"bootstrap.servers": servers}, reports, {}, id_finder("key"))
+    assert incomplete == []
+    log = logs[topic, 0]
+    assert log.ids == {0: "0", 2: "1", 4: "2"}
+    assert [log.outcome(offset) for offset in log.ids] == [Outcome.COMMITTED, Outcome.ABORTED, Outcome.OPEN]
+    (holder,) = log.open
+    assert (holder.transactional_id, holder.first_offset, holder.is_stuck) == ("holder", 4, False)
+    assert holder.words == "Ongoing, its time-out is 60 s"
+    producer.abort_transaction(30)
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("bills")
+@pytest.mark.parametrize("arguments", [[], ["--bug"]], ids=["clean", "offsets-outside"])
+def test_transactions_in_java(quick_cluster: LocalCluster, tmp_path: Path, arguments: list[str]) -> None:
+    skip_without_kafka()
+    if shutil.which("javac") is None:
+        pytest.skip("no JDK: the example in Java was not run")
+    classes, source = str(ROOT / ".kafka" / "libs" / "*"), str(EXAMPLES / "java" / "ExactlyOnce.java")
+    verified = verify(quick_cluster, tmp_path, EXACTLY_ONCE_OPTIONS, ["java", "-cp", classes, source, *arguments])
+    assert verified.exit_code == (1 if arguments else 0), verified.output
+    assert verified.failures() == ({"unprocessed"} if arguments else set())
+    assert verified.found["clients"][0]["reports"]["aborted-txn"] > 0
 
 
 @pytest.mark.thorough

@@ -514,13 +514,23 @@ def old_epochs_of_producers_are_taken(patch: Patch) -> None:
             raise
 
     patch.setattr(ProducerState, "check", without_fence)
-    patch.setattr(TransactionVerification, "of_batches", lambda verification, entries: None)
+    _verify_nothing(patch)
+
+
+def _verify_nothing(patch: Patch) -> None:
+    """Partitions of transaction version 2 are added all the same."""
+    of_batches = TransactionVerification.of_batches
+
+    def only_added(verification: Any, entries: Any, *, adds: bool = False) -> Any:
+        return of_batches(verification, entries, adds=True) if adds else None
+
+    patch.setattr(TransactionVerification, "of_batches", only_added)
 
 
 @promise
 def late_batches_begin_transactions(patch: Patch) -> None:
     """The coordinator is not asked whether a batch's transaction is still open (KIP-890)."""
-    patch.setattr(TransactionVerification, "of_batches", lambda verification, entries: None)
+    _verify_nothing(patch)
 
 
 @promise

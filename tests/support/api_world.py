@@ -22,11 +22,18 @@ from broker.requests.long_answers import LongAnswers
 from broker.settings.config import BrokerConfig
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
-from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.api_keys import ANSWERED, ApiKey, ApiLevel
 from protocol.kafka.framing import Part, in_memory, parse_request_header
 from protocol.rpc.messages import PartitionState, UpdateMetadataRequest
 from protocol.topic_ids import topic_id_text
-from protocol.types import ANONYMOUS, LEADER_DURING_DELETE, Assignment, BrokerInfo, TopicPartition
+from protocol.types import (
+    ANONYMOUS,
+    LEADER_DURING_DELETE,
+    Assignment,
+    BrokerInfo,
+    ClientSoftware,
+    TopicPartition,
+)
 from protocol.zk.znodes import TopicZNode
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
 
@@ -34,6 +41,12 @@ T_ID = uuid.UUID(int=7)
 OTHER_ID = uuid.UUID(int=8)
 LONG_MS = 20_000
 SHORT_MS = 20
+
+
+def level_of(api_key: int, version: int) -> ApiLevel:
+    """The first level whose brokers answer the request."""
+    versions = ((level, answered.get(ApiKey(api_key))) for level, answered in ANSWERED.items())
+    return next(level for level, found in versions if found is not None and found.min <= version <= found.max)
 
 
 class FakeController:
@@ -46,6 +59,7 @@ class FakeController:
         self.asked: list[Any] = []
         self.before_answer: Callable[[], None] = lambda: None
         self.hangs = False
+        self.may_change_factor = True
 
     async def _answer(self, question: Any) -> dict[TopicPartition, KafkaError | None]:
         self._check()
@@ -60,8 +74,9 @@ class FakeController:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "this broker is not the controller")
 
     async def alter_reassignments(
-        self, targets: Mapping[TopicPartition, tuple[int, ...] | None]
+        self, targets: Mapping[TopicPartition, tuple[int, ...] | None], *, may_change_factor: bool = True
     ) -> dict[TopicPartition, KafkaError | None]:
+        self.may_change_factor = may_change_factor
         return await self._answer(dict(targets))
 
     def reassignments(self) -> dict[TopicPartition, Assignment]:
@@ -82,6 +97,8 @@ class FakeConnection:
     peer = "the test"
     principal = ANONYMOUS
     is_by_token = False
+    remote_port = 4711
+    software = ClientSoftware("test", "1.0")
 
     def __init__(self) -> None:
         self.sent = b""
@@ -174,6 +191,7 @@ class World:
             tokens=None,
             audit=AuditLog(None, SystemClock()),
             denials=RareLine(1.0, lambda: 0.0),
+            api_level=ApiLevel.KAFKA_3_9,
             old_fetches=RareLine(1.0, lambda: 0.0),
         )
         """Only what the APIs at hand need; a test may add to it. No answer takes long, as time stands still for them."""

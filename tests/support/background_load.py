@@ -12,9 +12,9 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartiti
 from tests.support.invariants import ZooKeeperView, assert_healed
 from tools.cluster.local_cluster import LocalCluster
 from tools.faults.reporting_clients import PROMPT, READER, Load
-from tools.judge.judgement import Logs
 from tools.judge.kinds import DUPLICATES, REFUSED, REORDERED, UNANSWERED
 from tools.judge.lines import lines_of
+from tools.judge.logs import Logs
 from tools.judge.reports import ACKED, Report
 from tools.judge.verdict import CLEAN, Client, Fault, Verdict, conclude
 from tools.verify.reading import read_logs, read_positions

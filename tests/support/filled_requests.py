@@ -168,6 +168,8 @@ def _elements(field: Any, numbers: Sequence[int]) -> list[Any]:
         return [_entity(field.element, number) for number in numbers]
     if field.kafka_type == "string":
         return [f"x{number}" if number else "g" for number in numbers]
+    if field.kafka_type == "int8":
+        return [number % 128 for number in numbers]
     return list(numbers)
 
 

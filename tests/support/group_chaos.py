@@ -2,10 +2,10 @@
 
     python -m tests.support.group_chaos --seed 7 --rounds 30 --directory DIR
 
-As `tests.support.chaos`, whose faults it uses too. Two groups, one eager and one cooperative, read what an idempotent producer writes
-and commit it all the time. Members are processes (`group_chaos_member`); what must be true of their journals and of the log of the
-groups is in `group_journals`. After each fault every broker is asked for the groups' offsets: whoever answers must have what was
-acknowledged before.
+As `tests.support.chaos`, whose faults it uses too. Three groups, an eager one, a cooperative one, and one of the new kind (KIP-848), read
+what an idempotent producer writes and commit it all the time. Members are processes (`group_chaos_member`); what must be true of their
+journals and of the log of the groups is in `group_journals`. After each fault every broker is asked for the groups' offsets: whoever
+answers must have what was acknowledged before.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from protocol.topic_names import OFFSETS_TOPIC
 from tests.support import chaos
 from tests.support.background_load import Ids, assert_clean, client_of
 from tests.support.chaos import STALLED_S
+from tests.support.group_chaos_member import HEARTBEAT_MS, NEW_KIND, SESSION_MS
 from tests.support.group_journals import (
     Acknowledged,
     assert_commits_are_in_the_log,
@@ -40,7 +41,7 @@ from tools.faults.cluster import Victim
 from tools.faults.processes import Broker, ProcessCluster
 from tools.faults.roles import Roles
 from tools.faults.schedule import Kind, Round, process_kinds, schedule
-from tools.judge.reports import Report
+from tools.judge.reports import LEFT, Report
 from tools.judge.verdict import MEMBER
 from tools.wire.client import ask
 
@@ -50,14 +51,17 @@ SETTINGS = {
     "offsets.topic.num.partitions": str(OFFSETS_PARTITIONS),
     "offsets.topic.replication.factor": "3",
     "group.min.session.timeout.ms": "1000",
+    "broker.api.level": "4",
+    "group.consumer.session.timeout.ms": str(SESSION_MS),
+    "group.consumer.heartbeat.interval.ms": str(HEARTBEAT_MS),
 }
 TOPIC, PARTITIONS = "group-chaos", 6
-GROUPS = {"eager": ["range"] * 3, "cooperative": ["cooperative-sticky"] * 3}
+GROUPS = {"eager": ["range"] * 3, "cooperative": ["cooperative-sticky"] * 3, "new": [NEW_KIND] * 3}
 """Group -> the assignors of its members. The second is of impatient clients (`TUNED`), the first leaves all at librdkafka's defaults."""
 TUNED = "cooperative"
 RECORDS_PER_S = 400
 ANSWER_TIMEOUT_S = 1.0
-MEMBER_SESSION_S = 4.0
+MEMBER_SESSION_S = SESSION_MS / 1000
 PROCESS_KINDS = process_kinds(chaos.SESSION_S)
 
 KINDS = {
@@ -130,6 +134,8 @@ class _World:
             name: stack.enter_context(MemberProcesses(cluster, name, TOPIC, assignors, is_tuned=name == TUNED))
             for name, assignors in GROUPS.items()
         }
+        self.gone: list[Report] = []
+        """Members that were killed, or stopped for longer than their session."""
         self._acknowledged = {group: Acknowledged() for group in GROUPS}
 
     def close(self) -> None:
@@ -150,6 +156,8 @@ class _World:
             brokers = self.roles.some(fault.kind.role, fault.order)
         for each in brokers:
             self.log.add_now(fault.kind.action, fault.kind.role, each)
+        if not brokers and (fault.kind.action == "kill" or fault.seconds > MEMBER_SESSION_S):
+            self.gone.append(Report(LEFT, group=members.group, member=member.name, at=self.log.now()))
         victims: list[Victim] = [Broker(self.cluster, each) for each in brokers] or [member]
         inject(fault.kind.action, victims, fault.seconds)
         chaos.assert_all_run(self.cluster)
@@ -169,8 +177,10 @@ class _World:
         since = time.monotonic() - 0.5
         if any(member.last_commit() < since for member in members.running):
             return False
-        body = {"groups": [members.group], "include_authorized_operations": False}
-        for answer in self._ask_all(ApiKey.DESCRIBE_GROUPS, 5, body):
+        is_new = members.assignors == {NEW_KIND}
+        names = {"group_ids" if is_new else "groups": [members.group], "include_authorized_operations": False}
+        api, version = (ApiKey.CONSUMER_GROUP_DESCRIBE, 1) if is_new else (ApiKey.DESCRIBE_GROUPS, 5)
+        for answer in self._ask_all(api, version, names):
             (group,) = answer.groups
             if not group.error_code and group.group_state == "Stable":
                 return len(group.members) == len(members.running)
@@ -225,10 +235,12 @@ def _judge(world: _World, outcome: Outcome) -> None:
             journal.read()
         assert_commits_are_in_the_log(logs[group], of_group)
         assert_nothing_again(of_group)
-        outcome.generations += assert_one_owner(logs[group], of_group)
+        assert_one_owner(logs[group], of_group)
+        outcome.generations += logs[group].generation
 
     def read(ids: Ids) -> list[Report]:
-        return [report for group in journals for report in reports_of(journals[group], group, TOPIC, ids, log.began)]
+        reports = [report for group in journals for report in reports_of(journals[group], group, TOPIC, ids, log.began)]
+        return sorted((*reports, *world.gone), key=lambda report: report.at)
 
     client, _ = client_of(producer, log.now(), read, is_finished=True)
     outcome.verdict = assert_clean([client], log.faults, end=log.now())

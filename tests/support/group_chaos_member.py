@@ -2,6 +2,8 @@
 
     python -m tests.support.group_chaos_member ASSIGNOR SERVERS GROUP TOPIC JOURNAL [tuned]
 
+ASSIGNOR may be `consumer`: a member of a group of the new kind, whose generation is its epoch.
+
 It commits, synchronously and every COMMIT_EVERY_S, what it has processed. All that it sees and does is a line of its journal, in order;
 a line that is there tells what has happened, whatever became of the process. Times are of the machine's monotonic clock, so that
 the journals of several members can be compared. It ends when its standard input does.
@@ -35,6 +37,10 @@ from tools.faults.reporting_clients import PROMPT
 
 SESSION_MS = 4_000
 HEARTBEAT_MS = 300
+CLASSIC = {"session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": HEARTBEAT_MS}
+NEW_KIND = "consumer"
+"""In place of the assignor: a group of the new kind (KIP-848), for which the broker has these settings."""
+OF_THE_NEW_KIND = {"group.protocol": NEW_KIND}
 TUNED = {**PROMPT, "retry.backoff.max.ms": 200}
 """As the producers of these tests; without it librdkafka's defaults."""
 HARMLESS = {KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._TIMED_OUT}
@@ -100,9 +106,7 @@ class Member:
                 "group.id": group,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
-                "session.timeout.ms": SESSION_MS,
-                "heartbeat.interval.ms": HEARTBEAT_MS,
-                "partition.assignment.strategy": assignor,
+                **(OF_THE_NEW_KIND if assignor == NEW_KIND else {**CLASSIC, "partition.assignment.strategy": assignor}),
                 "fetch.wait.max.ms": 50,
                 "log_level": 2,
                 **(TUNED if is_tuned else {}),

@@ -11,6 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from broker.groups.consumer_group.assignors.problem import NOTHING
+from broker.groups.consumer_group.member import JOINING
+from broker.groups.consumer_group.messages import ConsumerHeartbeat, HeartbeatAnswer
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.group.messages import (
     CommittedOffset,
@@ -139,6 +142,16 @@ class GroupCluster(Cluster):
         }
         answers: list[JoinAnswer] = []
         self.coordinators[broker].join(JoinRequest(group, member_id, **{**given, **fields}), answers.append)
+        return answers
+
+    def consumer_heartbeat(self, broker: int, member_id: str, epoch: int, **fields: Any) -> list[HeartbeatAnswer]:
+        """Of a member of a group of the new kind, which subscribes to `t` when it joins."""
+        if epoch == JOINING:
+            joining = {"rebalance_timeout_ms": 20_000, "topics": frozenset({"t"}), "owned": NOTHING}
+            fields = {**joining, **fields}
+        request = ConsumerHeartbeat(member_id, epoch, **{"client_id": "c", "client_host": "h", **fields})
+        answers: list[HeartbeatAnswer] = []
+        self.coordinators[broker].consumer_heartbeat(GROUP, request, answers.append)
         return answers
 
     def sync(

@@ -1,8 +1,8 @@
 """What the members of a group have seen (`group_chaos_member`), what is in `__consumer_offsets`, and whether that is right.
 
 INV-23: a commit that was acknowledged is in the log, in the generation of its member, and nothing goes back. INV-24: in one generation
-each partition has one owner, and what members were told is what the log has. What was committed is not delivered again. The rest is
-judged by the members' reports: `reports_of`.
+each partition has one owner, in a group of the new kind at any time, and what members were told is what the log has. What was committed
+is not delivered again. The rest is judged by the members' reports: `reports_of`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from broker.groups.consumer_group.assignors.problem import IdPartition, Owned
+from broker.groups.consumer_group.member import ConsumerMember
+from broker.groups.consumer_group.messages import AssignmentChanged, Change, EpochChanged
 from broker.groups.group.messages import GroupMetadata
+from broker.groups.offsets_topic.consumer_group_records import ConsumerKey, ConsumerKeyKind, decode
 from broker.groups.offsets_topic.records import GroupKey, OffsetKey, decode_group_value, decode_key, decode_offset_value
 from protocol.kafka.record_batch import decode_records, iter_batches
-from tools.judge.reports import COMMITTED, CONSUMED, Report
+from tools.judge.reports import ASSIGNED, COMMITTED, CONSUMED, LEFT, REVOKED, Report
 
 Line = dict[str, Any]
 
@@ -63,8 +67,17 @@ def reports_of(
     found: list[Report] = []
     for journal in journals:
         for line in journal.lines:
-            if line["what"] == "processed":
-                p, at = line["partition"], line["at"] - began
+            at = line["at"] - began
+            if line["what"] in ("assigned", "revoked", "lost"):
+                event = ASSIGNED if line["what"] == "assigned" else REVOKED
+                found += [
+                    Report(event, topic, p, group=group, line=journal.name, at=at, member=journal.name)
+                    for p in line["partitions"]
+                ]
+            elif line["what"] == "closed":
+                found.append(Report(LEFT, group=group, line=journal.name, at=at, member=journal.name))
+            elif line["what"] == "processed":
+                p = line["partition"]
                 found += [
                     Report(CONSUMED, topic, p, offset, ids.get((p, offset), ""), group, line=journal.name, at=at)
                     for offset in range(line["first"], line["last"] + 1)
@@ -111,11 +124,16 @@ class GroupLog:
     """A group in `__consumer_offsets`, which was never compacted, in the log's order.
 
     `owners`: generation -> partition -> member. `commits`: (generation when it came to the log, partition, offset).
+
+    Of a group of the new kind, `generation` is its epoch, and `holds` has what each member may read, or has not given up. `owners` has the
+    members that held a partition while the group had this epoch: one after the other.
     """
 
-    owners: dict[int, dict[int, str]] = field(default_factory=dict)
+    owners: dict[int, dict[int, set[str]]] = field(default_factory=dict)
     commits: list[tuple[int, int, int]] = field(default_factory=list)
     generation: int = 0
+    holds: dict[str, Owned] = field(default_factory=dict)
+    is_of_the_new_kind: bool = False
 
     def add_group(self, group: GroupMetadata, topic: str) -> None:
         """INV-24, of what was stored."""
@@ -123,10 +141,33 @@ class GroupLog:
         self.generation = group.generation
         for member in group.members:
             for partition in assigned_partitions(member.assignment, topic):
-                owner = self.owners.setdefault(group.generation, {}).setdefault(partition, member.member_id)
-                assert owner == member.member_id, (
-                    f"generation {group.generation}: partition {partition} is {owner}'s and {member.member_id}'s"
+                owners = self.owners.setdefault(group.generation, {}).setdefault(partition, {member.member_id})
+                assert owners == {member.member_id}, (
+                    f"generation {group.generation}: partition {partition} is {owners}'s and {member.member_id}'s"
                 )
+
+    def add_change(self, change: Change | None, member_id: str) -> None:
+        """Of a group of the new kind. None: the member is gone."""
+        self.is_of_the_new_kind = True
+        match change:
+            case EpochChanged(int(epoch)):
+                assert epoch > self.generation, f"epoch {epoch} after {self.generation}"
+                self.generation = epoch
+            case AssignmentChanged(_, ConsumerMember() as member):
+                self.holds[member_id] = member.held
+            case None:
+                self.holds.pop(member_id, None)
+
+    def check_holders(self) -> None:
+        """INV-24, of what was stored in one batch. Partitions of several topics are told apart here, but not in `owners`."""
+        holders: dict[IdPartition, str] = {}
+        for member_id, partitions in self.holds.items():
+            for partition in partitions:
+                other = holders.setdefault(partition, member_id)
+                assert other == member_id, (
+                    f"epoch {self.generation}: partition {partition[1]} is {other}'s and {member_id}'s"
+                )
+                self.owners.setdefault(self.generation, {}).setdefault(partition[1], set()).add(member_id)
 
 
 def assigned_partitions(assignment: bytes, topic: str) -> list[int]:
@@ -154,14 +195,22 @@ def read_group_logs(replicas: Iterable[Path], topic: str) -> Mapping[str, GroupL
         for segment in sorted(replica.glob("*.log")):
             data = memoryview(segment.read_bytes())
             for position, _ in iter_batches(data):
+                changed = set()
                 for record in decode_records(data, position):
                     key = decode_key(record.key)
-                    if isinstance(key, GroupKey) and record.value is not None:
+                    if isinstance(key, ConsumerKey):
+                        if record.value is not None or key.kind is ConsumerKeyKind.ASSIGNMENT:
+                            change = None if record.value is None else decode(key, record.value)
+                            logs[key.group_id].add_change(change, key.name)
+                            changed.add(key.group_id)
+                    elif isinstance(key, GroupKey) and record.value is not None:
                         logs[key.group_id].add_group(decode_group_value(record.value), topic)
                     elif isinstance(key, OffsetKey) and key.topic == topic:
                         assert record.value is not None, f"a tombstone for {key}"
                         log = logs[key.group_id]
                         log.commits.append((log.generation, key.partition, decode_offset_value(record.value).offset))
+                for group in changed:
+                    logs[group].check_holders()
     return logs
 
 
@@ -176,6 +225,13 @@ def assert_commits_are_in_the_log(log: GroupLog, journals: Iterable[JournalFile]
         assert offset >= before, f"partition {partition}, generation {generation}: {offset} was stored after {before}"
         last[partition] = offset
     stored = set(log.commits)
+    if log.is_of_the_new_kind:  # a commit has its member's epoch, which may be behind the group's
+        stored_at_all = {(partition, offset) for _, partition, offset in stored}
+        for journal in journals:
+            for line, offsets in journal.commits():
+                lost = offsets.items() - stored_at_all
+                assert not lost, f"{journal.name}: the log has no commit of {lost}: {line}"
+        return
     generations = sorted({generation for generation, *_ in log.commits} | set(log.owners))
     for journal in journals:
         for line, offsets in journal.commits():
@@ -189,15 +245,18 @@ def assert_commits_are_in_the_log(log: GroupLog, journals: Iterable[JournalFile]
                 )
 
 
-def assert_one_owner(log: GroupLog, journals: Iterable[JournalFile]) -> int:
-    """INV-24: whoever was told of a partition is its owner in the log. Returns how many generations there were."""
+def assert_one_owner(log: GroupLog, journals: Iterable[JournalFile]) -> None:
+    """INV-24: whoever was told of a partition is its owner in the log."""
+    in_any: dict[int, set[str]] = defaultdict(set)
+    for owners in log.owners.values():
+        for partition, members in owners.items():
+            in_any[partition] |= members
     for journal in journals:
         for line in journal.lines:
             if line["what"] == "assigned" and line["generation"] >= 0:
-                owners = log.owners.get(line["generation"], {})
-                wrong = {p: owners.get(p) for p in line["partitions"] if owners.get(p) != line["member"]}
+                owners = in_any if log.is_of_the_new_kind else log.owners.get(line["generation"], {})
+                wrong = {p: owners.get(p) for p in line["partitions"] if line["member"] not in owners.get(p, ())}
                 assert not wrong, f"{journal.name}: was told {line}, the log has other owners: {wrong}"
-    return len(log.owners)
 
 
 def assert_nothing_again(journals: Iterable[JournalFile]) -> None:

@@ -17,10 +17,14 @@ from tests.support.group_chaos_member import generation_of
 from tests.support.invariants import eventually
 from tools.clients.leave_group import leave_group
 
-Client = Literal["confluent", "confluent cooperative", "kafka-python", "kafka-python cooperative"]
+Client = Literal["confluent", "confluent cooperative", "kafka-python", "kafka-python cooperative", "confluent new"]
 CLIENTS: tuple[Client, ...] = ("confluent", "confluent cooperative", "kafka-python", "kafka-python cooperative")
+NEW: Client = "confluent new"
+"""A member of a group of the new kind (KIP-848), for brokers with the APIs of Kafka 4. The brokers have its times."""
 SESSION_MS = 10_000
 HEARTBEAT_MS = 300
+METADATA_AGE_MS = 2_000
+"""Of kafka-python: its leader assigns nothing of a topic that is not in its metadata yet, and looks again when they are old."""
 POLL_S = 0.1
 STOP_TIMEOUT_S = 30.0
 HARMLESS = {KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT}
@@ -64,7 +68,8 @@ class Member:
         self.assignments = 0
         self.generation = 0
         self._servers, self._group, self._topic, self._instance_id = bootstrap_servers, group, topic, instance_id
-        self._is_cooperative = client.endswith("cooperative")
+        self._is_cooperative = client.endswith("cooperative") or client == NEW
+        self._is_new = client == NEW
         self._stop = threading.Event()
         self._wanted_commits = 0
         self._commits = 0
@@ -110,6 +115,8 @@ class Member:
             "heartbeat.interval.ms": HEARTBEAT_MS,
             "partition.assignment.strategy": "cooperative-sticky" if self._is_cooperative else "range",
         }
+        if self._is_new:
+            settings = {"group.protocol": "consumer"}
         if self._instance_id:
             settings["group.instance.id"] = self._instance_id
         consumer = new_consumer(self._servers, self._group, **settings)
@@ -161,6 +168,7 @@ class Member:
             session_timeout_ms=SESSION_MS,
             heartbeat_interval_ms=HEARTBEAT_MS,
             partition_assignment_strategy=[assignor],
+            metadata_max_age_ms=METADATA_AGE_MS,
         )
         try:
             while not self._stop.is_set():

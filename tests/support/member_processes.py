@@ -74,6 +74,7 @@ class MemberProcesses:
         self, cluster: LocalCluster, group: str, topic: str, assignors: Sequence[str], *, is_tuned: bool
     ) -> None:
         self.group = group
+        self.assignors = set(assignors)
         self.all: list[MemberProcess] = []
         self.running: list[MemberProcess] = []
         self._cluster = cluster

@@ -24,10 +24,12 @@ PROGRAMS = REPOSITORY / "tests" / "kafka"
 HOST = LOCAL_HOST
 
 
-def skip_without_kafka() -> None:
-    """Skips the test that runs, or all tests of a fixture."""
-    if fetched_jars() is None:
+def skip_without_kafka(*, kraft: bool = False) -> KafkaJars:
+    """The jars; without them, skips the test that runs, or all tests of a fixture."""
+    jars = fetched_jars(kraft=kraft)
+    if jars is None:
         pytest.skip("no real Kafka to compare with: run `make kafka`, which needs Maven and a JDK")
+    return jars
 
 
 def java_command(*arguments: str, logs: Literal["tool", "silent"] = "tool") -> list[str]:

@@ -389,13 +389,20 @@ class Cluster:
         return answer
 
     def end_transaction(
-        self, broker: int, producer_id: int, *, is_commit: bool, epoch: int = 0, coordinator_epoch: int = 0
+        self,
+        broker: int,
+        producer_id: int,
+        *,
+        is_commit: bool,
+        epoch: int = 0,
+        coordinator_epoch: int = 0,
+        origin: AppendOrigin = AppendOrigin.COORDINATOR,
     ) -> list[ProducePartitionResult]:
         """Appends the marker, as WriteTxnMarkers does; the list gets the result when there is one."""
         answer: list[ProducePartitionResult] = []
         batch = marker_batch(producer_id, epoch, Marker(is_commit, coordinator_epoch), 1000)
         appends = self.nodes[broker].manager.appends
-        appends.append(-1, 5000, [(TP, memoryview(batch))], answer.extend, origin=AppendOrigin.COORDINATOR)
+        appends.append(-1, 5000, [(TP, memoryview(batch))], answer.extend, origin=origin)
         return answer
 
     def consume(

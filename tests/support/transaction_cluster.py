@@ -14,8 +14,9 @@ from typing import Any
 
 from broker.process.event_log import EventLog
 from broker.settings.config import BrokerConfig
-from broker.transactions.coordinator import InitializedProducer, TransactionCoordinator
+from broker.transactions.coordinator import ProducerAnswer, TransactionCoordinator
 from broker.transactions.peers import PeerUnavailable
+from broker.transactions.states import TransactionVersion
 from broker.transactions.transaction import ProducerIdAndEpoch
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
@@ -118,7 +119,7 @@ def coordinator_of(node: Node, time: FakeTime) -> TransactionCoordinator:
 class TransactionCluster(Cluster):
     """`markers` are those that were written; `marker_error` answers for a broker and a partition.
 
-    `assigned`: the partitions of each topic in ZooKeeper; other topics cannot be read.
+    `assigned`: the partitions of each topic in ZooKeeper; other topics cannot be read. `version`: the feature `transaction.version`.
     """
 
     tp: TopicPartition = STATE
@@ -128,6 +129,7 @@ class TransactionCluster(Cluster):
     marker_error: Callable[[int, TopicPartition], ErrorCode] = lambda broker, tp: ErrorCode.NONE
     unreachable: set[int] = field(default_factory=set)
     assigned: dict[str, Collection[int]] = field(default_factory=dict)
+    version: TransactionVersion = TransactionVersion.TV_0
 
     async def start_broker(self, broker: int, *, wipe: bool = False) -> Node:
         node = await super().start_broker(broker, wipe=wipe)
@@ -142,6 +144,7 @@ class TransactionCluster(Cluster):
             FakeProducerIds(1000 * broker),
             FakePeers(self, broker),
             self._assigned_partitions,
+            lambda: self.version,
         )
         coordinator.start()
         return node
@@ -208,15 +211,15 @@ class TransactionCluster(Cluster):
 
     def begin_init(
         self, broker: int, expected: ProducerIdAndEpoch | None = None, *, timeout_ms: int = TIMEOUT_MS
-    ) -> list[InitializedProducer]:
-        answers: list[InitializedProducer] = []
+    ) -> list[ProducerAnswer]:
+        answers: list[ProducerAnswer] = []
         asking = self.coordinators[broker].init_producer_id(ID, timeout_ms, expected, answers.append)
         self.asking = asyncio.get_running_loop().create_task(asking)
         return answers
 
     async def init(
         self, broker: int, expected: ProducerIdAndEpoch | None = None, *, timeout_ms: int = TIMEOUT_MS
-    ) -> InitializedProducer:
+    ) -> ProducerAnswer:
         answers = self.begin_init(broker, expected, timeout_ms=timeout_ms)
         await self.until(lambda: bool(answers))
         return answers[0]
@@ -227,8 +230,9 @@ class TransactionCluster(Cluster):
         return answer.producer
 
     def begin_add(self, broker: int, producer: ProducerIdAndEpoch, *partitions: TopicPartition) -> list[ErrorCode]:
+        """In transaction version 2, if the cluster has it: as a broker adds them."""
         answers: list[ErrorCode] = []
-        self.coordinators[broker].add_partitions(ID, producer, partitions, answers.append)
+        self.coordinators[broker].add_partitions(ID, producer, partitions, answers.append, self.version)
         return answers
 
     async def add(self, broker: int, producer: ProducerIdAndEpoch, *partitions: TopicPartition) -> ErrorCode:
@@ -243,6 +247,23 @@ class TransactionCluster(Cluster):
 
     async def end(self, broker: int, producer: ProducerIdAndEpoch, *, is_commit: bool = True) -> ErrorCode:
         answers = self.begin_end(broker, producer, is_commit=is_commit)
+        await self.until(lambda: bool(answers))
+        return answers[0]
+
+    def begin_end_and_raise(
+        self, broker: int, producer: ProducerIdAndEpoch, *, is_commit: bool = True
+    ) -> list[ProducerAnswer]:
+        """EndTxn v5."""
+        answers: list[ProducerAnswer] = []
+        rest = self.coordinators[broker].end_and_raise(ID, producer, is_commit, answers.append)
+        if rest is not None:
+            self.asking = asyncio.get_running_loop().create_task(rest)
+        return answers
+
+    async def end_and_raise(
+        self, broker: int, producer: ProducerIdAndEpoch, *, is_commit: bool = True
+    ) -> ProducerAnswer:
+        answers = self.begin_end_and_raise(broker, producer, is_commit=is_commit)
         await self.until(lambda: bool(answers))
         return answers[0]
 

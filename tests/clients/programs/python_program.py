@@ -19,7 +19,7 @@ ONLY_LOGGED = "so with a topic hidden from a reader"
 """A note to `say_refused`, after that of `say_login_by`."""
 
 Request = dict[str, Any]
-VERBS = frozenset(("produce", "consume", "group", "transact", "pipeline", "admin", "login", "denied"))
+VERBS = frozenset(("produce", "write", "consume", "group", "transact", "pipeline", "admin", "login", "denied"))
 
 
 class Unsupported(Exception):
@@ -72,6 +72,12 @@ def say_login_by(call: Callable[[], Any], logged: Logged, raised: type[Exception
         say_login(None)
 
 
+def only_classic_groups(request: Request, library: str) -> None:
+    """Raises Unsupported if a group of the new kind (KIP-848) is asked for."""
+    if request.get("protocol", "classic") != "classic":
+        raise Unsupported(f"{library} has no groups of the new kind")
+
+
 def librdkafka_connection(request: Request) -> dict[str, str]:
     """Its settings for a cluster, and for the login there, but without a token."""
     settings = {"bootstrap.servers": request["bootstrap"]}
@@ -88,8 +94,18 @@ def librdkafka_connection(request: Request) -> dict[str, str]:
     return settings
 
 
+def say_failed(value: str, error: object) -> None:
+    say(failed=value, error=str(error))
+
+
 def did(action: str, saw: Any) -> None:
     say(did=action, saw=saw)
+
+
+def stdin_lines() -> Iterator[str]:
+    """Each line when it comes, without its end."""
+    while line := sys.stdin.readline():
+        yield line.rstrip("\n")
 
 
 def stdin_closed() -> threading.Event:
@@ -97,7 +113,8 @@ def stdin_closed() -> threading.Event:
     closed = threading.Event()
 
     def wait() -> None:
-        sys.stdin.buffer.read()
+        while os.read(sys.stdin.fileno(), 4096):  # no buffer, whose lock would be held when the program ends
+            pass
         closed.set()
 
     threading.Thread(target=wait, daemon=True).start()

@@ -6,12 +6,14 @@ What is decoded by hand is compared with `by_schema`: if it takes the bytes, so 
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from random import Random
 from typing import Any
 
 from protocol.kafka import (
+    consumer_heartbeat_codec,
     fetch_codec,
     heartbeat_codec,
     list_offsets_codec,
@@ -21,6 +23,7 @@ from protocol.kafka import (
     produce_codec,
 )
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
+from protocol.kafka.consumer_heartbeat_codec import HeartbeatRequest as ConsumerHeartbeatRequest
 from protocol.kafka.fetch_codec import FetchRequest, FetchRequestPartition
 from protocol.kafka.framing import MalformedRequest, is_flexible, request_header
 from protocol.kafka.heartbeat_codec import HeartbeatRequest
@@ -148,7 +151,13 @@ def finished(steps: Generator[None, None, Any]) -> Any:
 
 
 def _produce(version: int, entity: Any) -> ProduceRequest:
-    topics = [(t.name, [(p.index, p.records) for p in t.partition_data]) for t in entity.topic_data]
+    topics = [
+        (
+            (t.topic_id or NO_UUID) if version >= produce_codec.TOPIC_IDS_SINCE else t.name,
+            [(p.index, p.records) for p in t.partition_data],
+        )
+        for t in entity.topic_data
+    ]
     return ProduceRequest(entity.transactional_id, entity.acks, milliseconds(entity.timeout), topics)
 
 
@@ -215,7 +224,7 @@ def _offset_commit(version: int, entity: Any) -> OffsetCommitRequest:
         milliseconds(entity.retention_time) if hasattr(entity, "retention_time") else -1,
         [
             (
-                t.name,
+                _topic(t),
                 [
                     CommittedPartition(
                         p.partition_index,
@@ -238,7 +247,9 @@ def _offset_fetch(version: int, entity: Any) -> OffsetFetchRequest:
         [
             AskedGroup(
                 g.group_id,
-                None if g.topics is None else [(t.name, tuple(t.partition_indexes)) for t in g.topics],
+                None if g.topics is None else [(_topic(t), tuple(t.partition_indexes)) for t in g.topics],
+                getattr(g, "member_id", None),
+                getattr(g, "member_epoch", -1),
             )
             for g in groups
         ],
@@ -246,9 +257,32 @@ def _offset_fetch(version: int, entity: Any) -> OffsetFetchRequest:
     )
 
 
+def _topic(entity: Any) -> str | uuid.UUID:
+    """Its name, or in newer versions its id."""
+    return entity.name if hasattr(entity, "name") else entity.topic_id or NO_UUID
+
+
 def _heartbeat(version: int, entity: Any) -> HeartbeatRequest:
     return HeartbeatRequest(
         entity.group_id, entity.generation_id, entity.member_id, getattr(entity, "group_instance_id", None)
+    )
+
+
+def _consumer_heartbeat(version: int, entity: Any) -> ConsumerHeartbeatRequest:
+    rows, topics = entity.topic_partitions, entity.subscribed_topic_names
+    return ConsumerHeartbeatRequest(
+        entity.group_id,
+        entity.member_id,
+        entity.member_epoch,
+        entity.instance_id,
+        entity.rack_id,
+        milliseconds(entity.rebalance_timeout),
+        None if topics is None else list(topics),
+        getattr(entity, "subscribed_topic_regex", None),
+        entity.server_assignor,
+        None
+        if rows is None
+        else [((row.topic_id or NO_UUID).bytes, number) for row in rows for number in row.partitions],
     )
 
 
@@ -259,4 +293,5 @@ CODECS: Mapping[ApiKey, Codec] = {
     ApiKey.OFFSET_COMMIT: (offset_commit_codec.decode_request, _offset_commit),
     ApiKey.OFFSET_FETCH: (offset_fetch_codec.decode_request, _offset_fetch),
     ApiKey.HEARTBEAT: (heartbeat_codec.decode_request, _heartbeat),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: (consumer_heartbeat_codec.decode_request, _consumer_heartbeat),
 }

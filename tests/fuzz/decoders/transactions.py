@@ -46,7 +46,7 @@ def _key(data: bytes) -> object:
 
 def _value(data: bytes) -> object:
     found = records.decode_value(data)
-    again = records.decode_value(records.encode_value(found))
+    again = records.decode_value(records.encode_value(found, records.FLEXIBLE_VALUE))
     is_empty = found.state is TransactionState.EMPTY
     assert again == (found._replace(partitions=frozenset()) if is_empty else found)
     return found

@@ -34,7 +34,7 @@ from protocol.types import Assignment, TopicPartition
 from protocol.zk.znodes import TopicZNode
 from tests.fuzz.decoder import Decoder
 from tests.fuzz.sealing import packed, parts_of
-from tests.support.api_world import FakeConnection
+from tests.support.api_world import FakeConnection, level_of
 from tests.support.every_api import context_of
 from tests.support.group_cluster import GroupCluster
 from tests.support.kafka_values import bodies
@@ -170,6 +170,7 @@ class _Broker:
             request = Request(
                 cast(Any, connection), number, parse_request_header(view), view, self.cluster.time.monotonic()
             )
+            handler.serve(level_of(request.header.api_key, request.header.api_version))
             handler.handle(request)
             for _ in range(TURNS_MAX):
                 await asyncio.sleep(0)

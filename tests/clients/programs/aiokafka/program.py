@@ -13,14 +13,10 @@ from aiokafka.abc import AbstractTokenProvider
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import (
-    CommitFailedError,
-    IllegalGenerationError,
     KafkaConnectionError,
     KafkaError,
-    RebalanceInProgressError,
     SaslAuthenticationFailed,
     TopicAuthorizationFailedError,
-    UnknownMemberIdError,
 )
 from aiokafka.helpers import create_ssl_context
 from aiokafka.structs import TopicPartition
@@ -32,17 +28,19 @@ from tests.clients.programs.python_program import (
     Request,
     did,
     encoded,
+    only_classic_groups,
     run,
     say,
+    say_failed,
     say_login_by,
     say_record,
     say_refused,
     stdin_closed,
+    stdin_lines,
 )
 
 POLL_MS = 100
 MOST = 50
-REBALANCED = (CommitFailedError, IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError)
 """A commit is refused, because another member has the partitions by now."""
 
 Records = list[Any]
@@ -98,6 +96,25 @@ async def produce(request: Request) -> None:
         linger_ms=5,
     ) as producer:
         await send_all(producer, request)
+
+
+async def say_delivered(value: str, delivery: Awaitable[Any]) -> None:
+    try:
+        await say_acked(value, delivery)
+    except KafkaError as problem:
+        say_failed(value, repr(problem))
+
+
+async def write(request: Request) -> None:
+    idempotent = request["idempotent"]
+    producer = AIOKafkaProducer(**connection(request), acks="all", enable_idempotence=idempotent, linger_ms=5)
+    async with producer, asyncio.TaskGroup() as tasks:
+        lines = stdin_lines()
+        while (value := await asyncio.to_thread(next, lines, None)) is not None:
+            try:
+                tasks.create_task(say_delivered(value, await producer.send(request["topic"], value.encode())))
+            except KafkaError as problem:
+                say_failed(value, repr(problem))
 
 
 async def consume(request: Request) -> None:
@@ -161,6 +178,7 @@ def behind(records: Records) -> dict[TopicPartition, int]:
 
 
 async def group(request: Request) -> None:
+    only_classic_groups(request, "aiokafka")
     closed = stdin_closed()
     async with member(request, request["topic"]) as consumer:
         while not closed.is_set():
@@ -171,7 +189,7 @@ async def group(request: Request) -> None:
                 offsets = behind(records)
                 try:
                     await consumer.commit(offsets)
-                except REBALANCED as problem:
+                except KafkaError as problem:  # the next commit has these offsets, too
                     print(repr(problem), file=sys.stderr)
                 else:
                     say(committed={str(place.partition): offset for place, offset in offsets.items()})

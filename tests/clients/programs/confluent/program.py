@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,11 +28,13 @@ from tests.clients.programs.python_program import (
     librdkafka_connection,
     run,
     say,
+    say_failed,
     say_login,
     say_record,
     say_refused,
     starting_again_if_hung,
     stdin_closed,
+    stdin_lines,
 )
 
 CALL_TIMEOUT_S = 5.0
@@ -40,20 +43,9 @@ TOKEN_S = 600.0
 """For how long librdkafka believes in a token, whatever is in it."""
 POLL_S = 0.1
 MOST = 50
-MEMBER = {
-    "auto.offset.reset": "earliest",
-    "enable.auto.commit": False,
-    "session.timeout.ms": 6000,
-    "heartbeat.interval.ms": 1000,
-}
-REBALANCED = (
-    KafkaError.ILLEGAL_GENERATION,
-    KafkaError.REBALANCE_IN_PROGRESS,
-    KafkaError.UNKNOWN_MEMBER_ID,
-    KafkaError._ASSIGNMENT_LOST,
-    KafkaError._NO_OFFSET,
-)
-"""A commit is refused, because another member has the partitions by now."""
+MEMBER = {"auto.offset.reset": "earliest", "enable.auto.commit": False}
+CLASSIC_MEMBER = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 1000}
+"""Of a group of the new kind, the broker has these settings."""
 
 
 def connection(request: Request) -> dict[str, Any]:
@@ -90,12 +82,40 @@ def produce(request: Request) -> None:
     producer.flush()
 
 
+def say_delivered(error: KafkaError | None, message: Message) -> None:
+    if error is not None:
+        say_failed(message.value().decode(), error)
+    else:
+        say_acked(None, message)
+
+
+def write(request: Request) -> None:
+    producer = Producer({**connection(request), "enable.idempotence": request["idempotent"], "linger.ms": 5})
+    is_done = threading.Event()
+
+    def tell() -> None:
+        while not is_done.is_set():
+            producer.poll(POLL_S)
+
+    telling = threading.Thread(target=tell)
+    telling.start()
+    for value in stdin_lines():
+        try:
+            producer.produce(request["topic"], value.encode(), on_delivery=say_delivered)
+        except KafkaException as problem:
+            say_failed(value, problem)
+    producer.flush()
+    is_done.set()
+    telling.join()
+
+
 def consume(request: Request) -> None:
     consumer = Consumer(
         {
             **connection(request),
             "group.id": "unused",
             "enable.auto.commit": False,
+            "check.crcs": True,
             "isolation.level": request["isolation"],
         }
     )
@@ -134,12 +154,21 @@ def has_record(message: Message) -> bool:
 
 
 def member(request: Request, topic: str, settings: dict[str, Any]) -> Consumer:
-    """A consumer that is subscribed to the topic, and says its assignments."""
-    consumer = Consumer({**connection(request), "group.id": request["group"], **MEMBER, **settings})
+    """A consumer that is subscribed to the topic, and says its assignments. Those of a group of the new kind are told as changes."""
+    mine: set[int] = set()
+
+    def changed(added: list[TopicPartition], removed: list[TopicPartition]) -> None:
+        mine.update(at.partition for at in added)
+        mine.difference_update(at.partition for at in removed)
+        say(assigned=sorted(mine))
+
+    protocol = request.get("protocol", "classic")
+    kind = CLASSIC_MEMBER if protocol == "classic" else {"group.protocol": protocol}
+    consumer = Consumer({**connection(request), "group.id": request["group"], **MEMBER, **kind, **settings})
     consumer.subscribe(
         [topic],
-        on_assign=lambda _, partitions: say(assigned=[at.partition for at in partitions]),
-        on_revoke=lambda *_: say(assigned=[]),
+        on_assign=lambda _, partitions: changed(partitions, []),
+        on_revoke=lambda _, partitions: changed([], partitions),
     )
     return consumer
 
@@ -159,9 +188,7 @@ def group(request: Request) -> None:
 def commit(consumer: Consumer) -> None:
     try:
         done = consumer.commit(asynchronous=False)
-    except KafkaException as problem:
-        if problem.args[0].code() not in REBALANCED:
-            raise
+    except KafkaException as problem:  # the next commit has these offsets, too
         print(problem, file=sys.stderr)
     else:
         say(committed={str(at.partition): at.offset for at in done})

@@ -13,7 +13,8 @@ import org.apache.kafka.streams.Topology;
 import org.apache.kafka.streams.kstream.Produced;
 
 /**
- * The word count of Kafka Streams: `WordCount run JSON`, with "bootstrap", "source", "sink", "application", "guarantee", "state".
+ * The word count of Kafka Streams: `WordCount run JSON`, with "bootstrap", "source", "sink", "application", "guarantee", "state", and
+ * perhaps "protocol" (of its group: Kafka Streams 4 has "classic" and "streams").
  *
  * Each word of the source makes a record in the sink: the word, and how often it has been read until now. No cache joins two counts of
  * a word. Prints {"state": its state} whenever that changes. Ends when stdin is closed.
@@ -50,6 +51,9 @@ public class WordCount {
         settings.put(StreamsConfig.consumerPrefix(ConsumerConfig.AUTO_OFFSET_RESET_CONFIG), "earliest");
         settings.put(StreamsConfig.consumerPrefix(ConsumerConfig.SESSION_TIMEOUT_MS_CONFIG), 6000);
         settings.put(StreamsConfig.consumerPrefix(ConsumerConfig.HEARTBEAT_INTERVAL_MS_CONFIG), 1000);
+        if (asked.has("protocol")) {
+            settings.put("group.protocol", asked.get("protocol").asText());
+        }
         KafkaStreams streams = new KafkaStreams(topology(asked.get("source").asText(), asked.get("sink").asText()), settings);
         streams.setStateListener((now, before) -> {
             LINES.println("{\"state\":\"" + now + "\"}");

@@ -1,6 +1,8 @@
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.BufferedReader;
 import java.io.IOException;
+import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
@@ -24,7 +26,6 @@ import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.ConfigEntry;
 import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.NewTopic;
-import org.apache.kafka.clients.consumer.CommitFailedException;
 import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
@@ -38,7 +39,6 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.errors.InvalidProducerEpochException;
 import org.apache.kafka.common.errors.ProducerFencedException;
-import org.apache.kafka.common.errors.RebalanceInProgressException;
 import org.apache.kafka.common.errors.TimeoutException;
 import org.apache.kafka.common.errors.TopicAuthorizationException;
 import org.apache.kafka.common.errors.UnknownTopicOrPartitionException;
@@ -66,6 +66,7 @@ public class Client {
         asked = JSON.readTree(arguments[1]);
         switch (arguments[0]) {
             case "produce" -> produce();
+            case "write" -> write();
             case "consume" -> consume();
             case "group" -> group();
             case "transact" -> transact();
@@ -209,6 +210,22 @@ public class Client {
         }
     }
 
+    static void write() throws IOException {
+        var lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        try (var producer = producer(Map.of("acks", "all", "enable.idempotence", text("idempotent")))) {
+            for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+                String value = line;
+                producer.send(new ProducerRecord<>(text("topic"), value), (metadata, error) -> {
+                    if (error == null) {
+                        printAcked(value, metadata);
+                    } else {
+                        print("failed", value, "error", error.toString());
+                    }
+                });
+            }
+        }
+    }
+
     static Future<RecordMetadata> send(KafkaProducer<String, String> producer, ProducerRecord<String, String> record) {
         return producer.send(record, (metadata, error) -> {
             if (error == null) {
@@ -277,9 +294,12 @@ public class Client {
 
     static void group() {
         watchStdin();
-        Map<String, String> settings = Map.of(
-            "group.id", text("group"), "session.timeout.ms", "6000", "heartbeat.interval.ms", "1000",
-            "auto.offset.reset", "earliest");
+        Map<String, String> settings = new HashMap<>(Map.of("group.id", text("group"), "auto.offset.reset", "earliest"));
+        if (asked.hasNonNull("protocol")) {
+            settings.put("group.protocol", text("protocol"));
+        } else {
+            settings.putAll(Map.of("session.timeout.ms", "6000", "heartbeat.interval.ms", "1000"));
+        }
         try (var consumer = consumer(settings)) {
             consumer.subscribe(List.of(text("topic")), new Assignment());
             while (!isStopped) {
@@ -297,8 +317,8 @@ public class Client {
     static void commit(KafkaConsumer<String, String> consumer, ConsumerRecords<String, String> records) {
         try {
             consumer.commitSync();
-        } catch (CommitFailedException | RebalanceInProgressException moved) {
-            complain("not committed: the partitions go to other members, which read the records again", moved);
+        } catch (KafkaException failed) {
+            complain("not committed; the next commit has these offsets, too, or other members read the records again", failed);
             return;
         }
         Map<String, Long> positions = new TreeMap<>();

@@ -46,10 +46,16 @@ POSITIONED = re.compile(r"Resetting offset for partition \S+ to position")
 ASSIGNED = re.compile(
     r"(Adding newly assigned|Revoke previously assigned|Lost previously assigned) partitions:? (.*) \(org"
 )
+RECONCILED = re.compile(r"^\s+Assigned partitions:\s+\[(.*)\]")
+"""In a group of the new kind: all partitions that the member has from now on."""
 PARTITION = re.compile(r"-(\d+)(?:,|$)")
-COMMITTED = re.compile(r"Committed offset (\d+) for partition \S+-(\d+)")
+COMMITTED = re.compile(
+    r"(?:Committed offset|OffsetCommit completed successfully for offset) (\d+) (?:for )?partition \S+-(\d+)"
+)
 NO_KEY = r"\N"
-MEMBER = {"session.timeout.ms": "6000", "heartbeat.interval.ms": "1000", "auto.commit.interval.ms": "200"}
+MEMBER = {"auto.commit.interval.ms": "200"}
+CLASSIC_MEMBER = {"session.timeout.ms": "6000", "heartbeat.interval.ms": "1000"}
+"""Of a group of the new kind, the broker has these settings."""
 PRINTED = ("timestamp", "partition", "offset", "key")
 SEEN_WITHIN_S = STARTED_WITHIN_S = 30.0
 POLL_S = 0.05
@@ -233,13 +239,18 @@ def group(request: Request) -> None:
             is_added = found[1].startswith("Adding")
             (assigned.update if is_added else assigned.difference_update)(partitions)
             say(assigned=sorted(assigned))
+        elif found := RECONCILED.search(line):
+            assigned.clear()
+            assigned.update(int(number) for number in PARTITION.findall(found[1]))
+            say(assigned=sorted(assigned))
         elif found := COMMITTED.search(line):
             offset, partition = int(found[1]), int(found[2])
             if committed.get(partition) != offset:
                 committed[partition] = offset
                 say(committed={str(partition): offset})
 
-    arguments = ["--group", request["group"], "--from-beginning", *options("consumer-property", MEMBER)]
+    kind = {"group.protocol": request["protocol"]} if "protocol" in request else CLASSIC_MEMBER
+    arguments = ["--group", request["group"], "--from-beginning", *options("consumer-property", {**MEMBER, **kind})]
     tool = Tool(on_line, *reading(request), *arguments)
 
     def end() -> None:

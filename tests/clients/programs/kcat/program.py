@@ -23,6 +23,7 @@ from tests.clients.programs.python_program import (
     Unsupported,
     did,
     librdkafka_connection,
+    only_classic_groups,
     run,
     say,
     say_login,
@@ -143,6 +144,7 @@ def records_of(reader: subprocess.Popen[bytes]) -> Iterator[Request]:
 
 def group(request: Request) -> None:
     """It commits by itself (`enable.auto.commit`) and reports no commits, so there are no lines with "committed"."""
+    only_classic_groups(request, "kcat")
     closed = stdin_closed()
     settings = ["session.timeout.ms=6000", "heartbeat.interval.ms=1000", "auto.offset.reset=earliest"]
     options = [word for setting in (*settings, "auto.commit.interval.ms=100") for word in ("-X", setting)]

@@ -5,6 +5,7 @@
 // kafkajs has gzip. Snappy, LZ4 and zstd come from packages, through the hook that kafkajs has for codecs.
 const { randomUUID } = require("crypto");
 const { readFileSync } = require("fs");
+const { createInterface } = require("readline");
 const { CompressionCodecs, CompressionTypes, Kafka, Partitioners, logLevel } = require("kafkajs");
 
 const SESSION_TIMEOUT_MS = 6000;
@@ -113,6 +114,19 @@ const produce = async (request) => {
   await producer.disconnect();
 };
 
+const write = async ({ topic, idempotent, ...connection }) => {
+  const producer = newProducer(connectTo(connection), { idempotent });
+  await producer.connect();
+  for await (const value of createInterface({ input: process.stdin })) {
+    try {
+      await send(producer, { topic, message: { value } });
+    } catch (problem) {
+      print({ failed: value, error: String(problem) });
+    }
+  }
+  await producer.disconnect();
+};
+
 const newConsumer = (client, groupId, isolation) =>
   client.consumer({
     groupId,
@@ -178,6 +192,10 @@ const consume = async (request) => {
 };
 
 const group = async (request) => {
+  if (request.protocol) {
+    print({ unsupported: "KafkaJS has no groups of the new kind" });
+    process.exit(3);
+  }
   const { topic } = request;
   const consumer = newConsumer(connectTo(request), request.group, request.isolation);
   await consumer.connect();
@@ -375,7 +393,7 @@ const beDenied = async (request) => {
   for (const value of await readAll(request, topic, before.length + after.length)) print({ value });
 };
 
-const VERBS = { produce, consume, group, transact, pipeline, admin: administrate, login: logIn, denied: beDenied };
+const VERBS = { produce, write, consume, group, transact, pipeline, admin: administrate, login: logIn, denied: beDenied };
 
 const main = async ([verb, json]) => {
   if (!VERBS[verb] || json === undefined) {

@@ -38,6 +38,7 @@ var failures = kafka.LoggerFunc(log.New(os.Stderr, "kafka-go: ", log.Ltime).Prin
 func main() {
 	matrix.Main(map[string]func(*matrix.Request) error{
 		"produce":  produce,
+		"write":    write,
 		"consume":  consume,
 		"group":    group,
 		"transact": transact,
@@ -147,6 +148,32 @@ func produce(request *matrix.Request) error {
 	return errors.Join(writer.Close(), failed) // Close waits for the acknowledgements
 }
 
+func write(request *matrix.Request) error {
+	if request.Idempotent {
+		return matrix.Unsupported("kafka-go has no idempotent producer")
+	}
+	writer, err := newWriter(request)
+	if err != nil {
+		return err
+	}
+	writer.Async = true
+	acked := writer.Completion
+	writer.Completion = func(messages []kafka.Message, err error) {
+		acked(messages, err)
+		for _, message := range messages {
+			if err != nil {
+				matrix.Failed(message.Value, err)
+			}
+		}
+	}
+	err = matrix.EachLine(func(value []byte) {
+		if err := writer.WriteMessages(context.Background(), kafka.Message{Topic: request.Topic, Value: value}); err != nil {
+			matrix.Failed(value, err)
+		}
+	})
+	return errors.Join(err, writer.Close())
+}
+
 func newReader(request *matrix.Request, topic string, partition int) (*kafka.Reader, error) {
 	_, dialer, err := connection(request)
 	if err != nil {
@@ -227,6 +254,9 @@ func endOffset(ctx context.Context, request *matrix.Request) (int64, error) {
 }
 
 func group(request *matrix.Request) error {
+	if request.Protocol != "" {
+		return matrix.Unsupported("kafka-go has no groups of the new kind")
+	}
 	_, dialer, err := connection(request)
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@
 package matrix
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -37,6 +38,7 @@ type Request struct {
 	Count           int      `json:"count"`
 	Isolation       string   `json:"isolation"`
 	Group           string   `json:"group"`
+	Protocol        string   `json:"protocol"` // of the group: "consumer", or empty for "classic"
 	TransactionalID string   `json:"transactional_id"`
 	End             string   `json:"end"`
 	Source          string   `json:"source"`
@@ -158,6 +160,11 @@ func Acked(value []byte, partition int32, offset int64) {
 	Print(Line{"acked": string(value), "partition": partition, "offset": offset})
 }
 
+// Failed prints that a record failed.
+func Failed(value []byte, saw error) {
+	Print(Line{"failed": string(value), "error": saw.Error()})
+}
+
 // Consumed prints a record that a consumer without a group has read.
 func Consumed(key, value []byte, partition int32, offset int64, timestamp time.Time) {
 	var printedKey any
@@ -204,6 +211,15 @@ func (a *Assignment) Change(added, removed []int32) {
 	}
 	slices.Sort(a.partitions)
 	Print(Line{"assigned": append([]int32{}, a.partitions...)})
+}
+
+// EachLine calls back for each line of stdin, when it comes.
+func EachLine(call func(line []byte)) error {
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		call(slices.Clone(lines.Bytes()))
+	}
+	return lines.Err()
 }
 
 // UntilStdinCloses returns a context that ends when stdin is closed.

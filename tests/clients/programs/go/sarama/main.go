@@ -30,6 +30,7 @@ func main() {
 	sarama.Logger = log.New(os.Stderr, "sarama: ", log.Ltime)
 	matrix.Main(map[string]func(*matrix.Request) error{
 		"produce":  produce,
+		"write":    write,
 		"consume":  consume,
 		"group":    group,
 		"transact": transact,
@@ -137,6 +138,15 @@ func send(producer sarama.AsyncProducer, messages []*sarama.ProducerMessage, pau
 	return failed
 }
 
+// newProducer is for all verbs that write without transactions; the config says the rest.
+func newProducer(request *matrix.Request, config *sarama.Config) (sarama.AsyncProducer, error) {
+	config.Net.MaxOpenRequests = 1 // so that a retry keeps the order
+	if request.Idempotent {
+		makeIdempotent(config)
+	}
+	return sarama.NewAsyncProducer(brokers(request), config)
+}
+
 func produce(request *matrix.Request) error {
 	codecs := map[string]sarama.CompressionCodec{
 		"none":   sarama.CompressionNone,
@@ -152,11 +162,7 @@ func produce(request *matrix.Request) error {
 	}
 	config.Producer.Compression = codecs[request.Compression]
 	config.Producer.RequiredAcks = acks[request.Acks]
-	config.Net.MaxOpenRequests = 1 // so that a retry keeps the order
-	if request.Idempotent {
-		makeIdempotent(config)
-	}
-	producer, err := sarama.NewAsyncProducer(brokers(request), config)
+	producer, err := newProducer(request, config)
 	if err != nil {
 		return err
 	}
@@ -168,6 +174,39 @@ func produce(request *matrix.Request) error {
 		}
 	}
 	return errors.Join(send(producer, messages, request.Pause), producer.Close())
+}
+
+func write(request *matrix.Request) error {
+	config, err := newConfig(request)
+	if err != nil {
+		return err
+	}
+	config.Producer.RequiredAcks = sarama.WaitForAll
+	producer, err := newProducer(request, config)
+	if err != nil {
+		return err
+	}
+	read := make(chan error, 1)
+	go func() {
+		read <- matrix.EachLine(func(value []byte) {
+			producer.Input() <- &sarama.ProducerMessage{Topic: request.Topic, Value: sarama.ByteEncoder(value)}
+		})
+		producer.AsyncClose()
+	}()
+	failing := make(chan struct{})
+	go func() {
+		for problem := range producer.Errors() {
+			value, _ := problem.Msg.Value.Encode()
+			matrix.Failed(value, problem.Err)
+		}
+		close(failing)
+	}()
+	for message := range producer.Successes() {
+		value, _ := message.Value.Encode()
+		matrix.Acked(value, message.Partition, message.Offset)
+	}
+	<-failing
+	return <-read
 }
 
 func consume(request *matrix.Request) error {
@@ -297,6 +336,9 @@ func leave(group sarama.ConsumerGroup) error {
 }
 
 func group(request *matrix.Request) error {
+	if request.Protocol != "" {
+		return matrix.Unsupported("sarama has no groups of the new kind")
+	}
 	config, err := newConfig(request)
 	if err != nil {
 		return err

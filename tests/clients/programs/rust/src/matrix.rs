@@ -24,6 +24,10 @@ pub fn acked(value: &str, partition: i32, offset: i64) {
     print(json!({"acked": value, "partition": partition, "offset": offset}));
 }
 
+pub fn failed(value: &str, saw: &dyn std::fmt::Display) {
+    print(json!({"failed": value, "error": saw.to_string()}));
+}
+
 /// Prints a record that a consumer without a group has read.
 pub fn consumed(key: Option<&[u8]>, value: Option<&[u8]>, partition: i32, offset: i64, timestamp_ms: i64) {
     print(json!({
@@ -53,7 +57,11 @@ pub struct Security<'a> {
 }
 
 pub enum Proof<'a> {
-    Password { mechanism: &'a str, user: &'a str, password: &'a str },
+    Password {
+        mechanism: &'a str,
+        user: &'a str,
+        password: &'a str,
+    },
     /// A file with a token of OAUTHBEARER.
     Token(&'a str),
     /// A file with a certificate and its key, and no login.
@@ -74,6 +82,10 @@ impl Request {
     /// A text; panics if it is missing.
     pub fn text(&self, name: &str) -> &str {
         self.0[name].as_str().unwrap_or_else(|| panic!("no {name} in the request"))
+    }
+
+    pub fn optional(&self, name: &str) -> Option<&str> {
+        self.0[name].as_str()
     }
 
     pub fn number(&self, name: &str) -> Option<i64> {
@@ -100,11 +112,7 @@ impl Request {
         let proof = match (text("certificate"), text("token")) {
             (Some(file), _) => Proof::Certificate(file),
             (_, Some(file)) => Proof::Token(file),
-            _ => Proof::Password {
-                mechanism: text("mechanism")?,
-                user: text("user")?,
-                password: text("password")?,
-            },
+            _ => Proof::Password { mechanism: text("mechanism")?, user: text("user")?, password: text("password")? },
         };
         Some(Security { authority: text("authority")?, proof })
     }

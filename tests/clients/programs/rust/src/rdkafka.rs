@@ -2,6 +2,7 @@
 
 mod matrix;
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::future::Future;
 use std::os::unix::process::CommandExt;
@@ -24,7 +25,7 @@ use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{ClientConfig, ClientContext, Offset, TopicPartitionList};
 use serde_json::{json, Map};
 
-use matrix::{acked, consumed, did, print, refused, Outcome, Proof, Request, Start};
+use matrix::{acked, consumed, did, failed, print, refused, Outcome, Proof, Request, Start};
 
 const POLL: Duration = Duration::from_millis(100);
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -37,6 +38,7 @@ const RECORDS_MAX: usize = 50;
 fn main() {
     matrix::main(|verb, request| match verb {
         "produce" => produce(request),
+        "write" => write(request),
         "consume" => consume(request),
         "group" => group(request),
         "transact" => transact(request),
@@ -59,10 +61,9 @@ fn config(request: &Request) -> ClientConfig {
                 .set("ssl.certificate.location", file)
                 .set("ssl.key.location", file),
             Proof::Token(file) => config.set("sasl.mechanism", "OAUTHBEARER").set("sasl.oauthbearer.config", file),
-            Proof::Password { mechanism, user, password } => config
-                .set("sasl.mechanism", mechanism)
-                .set("sasl.username", user)
-                .set("sasl.password", password),
+            Proof::Password { mechanism, user, password } => {
+                config.set("sasl.mechanism", mechanism).set("sasl.username", user).set("sasl.password", password)
+            }
         };
     }
     config
@@ -157,6 +158,41 @@ fn produce(request: &Request) -> Outcome {
     flush(&producer)
 }
 
+/// Prints what became of each record.
+struct Told;
+
+impl ClientContext for Told {}
+
+impl ProducerContext for Told {
+    type DeliveryOpaque = ();
+
+    fn delivery(&self, result: &DeliveryResult<'_>, _: ()) {
+        let (message, problem) = match result {
+            Ok(message) => (message, None),
+            Err((problem, message)) => (message, Some(problem)),
+        };
+        let value = String::from_utf8_lossy(message.payload().unwrap_or_default());
+        match problem {
+            None => acked(&value, message.partition(), message.offset()),
+            Some(problem) => failed(&value, problem),
+        }
+    }
+}
+
+fn write(request: &Request) -> Outcome {
+    let mut config = config(request);
+    config.set("enable.idempotence", request.is("idempotent").to_string()).set("linger.ms", "5");
+    let producer: ThreadedProducer<Told> = config.create_with_context(Told)?;
+    for line in std::io::stdin().lines() {
+        let value = line?;
+        let record = BaseRecord::<str, str>::to(request.text("topic")).payload(&value);
+        if let Err((problem, _)) = producer.send(record) {
+            failed(&value, &problem);
+        }
+    }
+    Ok(producer.flush(LONG)?)
+}
+
 fn consume(request: &Request) -> Outcome {
     let (topic, partition) = (request.text("topic"), request.partition());
     let consumer: BaseConsumer<Tokens> = config(request)
@@ -219,33 +255,45 @@ fn some_records<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> Result<Vec<Bo
     Ok(found)
 }
 
-/// Prints the assignments of a member.
-struct Member;
+/// Prints the assignments of a member. Those of a group of the new kind are told as changes.
+#[derive(Default)]
+struct Member {
+    mine: Mutex<BTreeSet<i32>>,
+}
 
 impl ClientContext for Member {}
 
 impl ConsumerContext for Member {
     fn pre_rebalance(&self, _: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+        let mut mine = self.mine.lock().expect("no thread panics with it");
         match rebalance {
-            Rebalance::Assign(partitions) => {
-                let numbers: Vec<i32> = partitions.elements().iter().map(|place| place.partition()).collect();
-                print(json!({"assigned": numbers}));
+            Rebalance::Assign(partitions) => mine.extend(partitions.elements().iter().map(|place| place.partition())),
+            Rebalance::Revoke(partitions) => {
+                for place in partitions.elements() {
+                    mine.remove(&place.partition());
+                }
             }
-            Rebalance::Revoke(_) => print(json!({"assigned": []})),
-            Rebalance::Error(problem) => eprintln!("{problem}"),
+            Rebalance::Error(problem) => {
+                eprintln!("{problem}");
+                return;
+            }
         }
+        print(json!({"assigned": *mine}));
     }
 }
 
 fn new_member(request: &Request, topic: &str, isolation: &str) -> Result<BaseConsumer<Member>, KafkaError> {
-    let consumer: BaseConsumer<Member> = config(request)
+    let mut settings = config(request);
+    settings
         .set("group.id", request.text("group"))
         .set("auto.offset.reset", "earliest")
         .set("enable.auto.commit", "false")
-        .set("session.timeout.ms", "6000")
-        .set("heartbeat.interval.ms", "1000")
-        .set("isolation.level", isolation)
-        .create_with_context(Member)?;
+        .set("isolation.level", isolation);
+    match request.optional("protocol") {
+        Some(protocol) => settings.set("group.protocol", protocol),
+        None => settings.set("session.timeout.ms", "6000").set("heartbeat.interval.ms", "1000"),
+    };
+    let consumer: BaseConsumer<Member> = settings.create_with_context(Member::default())?;
     consumer.subscribe(&[topic])?;
     Ok(consumer)
 }
@@ -274,19 +322,6 @@ fn behind(topic: &str, messages: &[BorrowedMessage<'_>]) -> Result<TopicPartitio
     Ok(offsets)
 }
 
-/// The commit is refused, because another member has the partitions by now.
-fn is_rebalanced(problem: &KafkaError) -> bool {
-    matches!(
-        problem.rdkafka_error_code(),
-        Some(
-            RDKafkaErrorCode::IllegalGeneration
-                | RDKafkaErrorCode::RebalanceInProgress
-                | RDKafkaErrorCode::UnknownMemberId
-                | RDKafkaErrorCode::AssignmentLost
-        )
-    )
-}
-
 fn group(request: &Request) -> Outcome {
     let topic = request.text("topic");
     let closed = stdin_closed();
@@ -310,8 +345,7 @@ fn group(request: &Request) -> Outcome {
                     .collect();
                 print(json!({"committed": committed}));
             }
-            Err(problem) if is_rebalanced(&problem) => eprintln!("{problem}"),
-            Err(problem) => return Err(problem.into()),
+            Err(problem) => eprintln!("{problem}"), // the next commit has these offsets, too
         }
     }
     Ok(()) // the consumer leaves the group when it is dropped

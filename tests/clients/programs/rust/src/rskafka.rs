@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use rskafka::client::partition::{Compression, OffsetAt, PartitionClient, UnknownTopicHandling};
 use rskafka::client::error::{Error as KafkaError, ProtocolError};
+use rskafka::client::partition::{Compression, OffsetAt, PartitionClient, UnknownTopicHandling};
 use rskafka::client::{Client, ClientBuilder, Credentials, OauthBearerCredentials, OauthCallback, SaslConfig};
 use rskafka::record::Record;
 use rskafka::BackoffConfig;
@@ -18,7 +18,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::json;
 
-use matrix::{acked, consumed, did, print, refused, unsupported, Outcome, Proof, Request, Start};
+use matrix::{acked, consumed, did, failed, print, refused, unsupported, Outcome, Proof, Request, Start};
 
 const MAX_WAIT_MS: i32 = 250;
 const BYTES_MAX: i32 = 1 << 20;
@@ -29,6 +29,7 @@ const TRIES: usize = 1200;
 fn main() {
     matrix::main(|verb, request| match verb {
         "produce" => wait_for(produce(request)),
+        "write" => wait_for(write(request)),
         "consume" => wait_for(consume(request)),
         "admin" => wait_for(admin(request)),
         "login" => wait_for(login(request)),
@@ -126,6 +127,28 @@ async fn produce(request: &Request) -> Outcome {
         };
         let offsets = partition.produce(vec![record], compression).await?;
         acked(value, partition.partition(), offsets[0]);
+    }
+    Ok(())
+}
+
+async fn write(request: &Request) -> Outcome {
+    if request.is("idempotent") {
+        unsupported("rskafka has no idempotent producer");
+    }
+    let client = connect(request).await?;
+    let partition = client_of(&client, request.text("topic"), 0).await?;
+    for line in std::io::stdin().lines() {
+        let value = line?;
+        let record = Record {
+            key: None,
+            value: Some(value.as_bytes().to_vec()),
+            headers: Default::default(),
+            timestamp: Utc::now(),
+        };
+        match partition.produce(vec![record], Compression::NoCompression).await {
+            Ok(offsets) => acked(&value, partition.partition(), offsets[0]),
+            Err(problem) => failed(&value, &problem),
+        }
     }
     Ok(())
 }

@@ -1,0 +1,172 @@
+"""Kafka Streams of Kafka 4 write exactly once, by transaction version 2 (KIP-890), while faults go on."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from protocol.kafka.api_keys import ApiKey
+from tests.clients.cell import Cell
+from tests.clients.conftest import is_in_sync
+from tests.clients.frameworks import (
+    EXACTLY_ONCE,
+    LEADER,
+    OF_KAFKA_4,
+    PARTITIONS,
+    application_of,
+    assert_counted_once,
+    end_of,
+    lines_of_words,
+    recorded,
+    start_word_count,
+    wait_for,
+    wait_for_counts,
+    wait_until_written,
+)
+from tests.support.thorough import release
+from tools.cluster.local_cluster import LocalCluster
+from tools.faults.processes import ProcessCluster
+from tools.faults.request_hits import request_hits
+from tools.faults.script import Faulted
+from tools.faults.words import parse_words
+from tools.wire.client import ask
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(3600)]
+
+LINES = 100
+FAULTS = (
+    "kill leader of {sink}-0",
+    "lose the answer to end-txn once and cut",
+    "kill transaction-coordinator of {id}",
+    "lose the answer to produce of topic {sink} once and cut",
+    "pause leader of {sink}-0",
+    "answer produce of topic {sink} with NOT_LEADER_OR_FOLLOWER 2 times",
+    "cut the connection in the middle of the answer to end-txn once",
+    "pause transaction-coordinator of {id}",
+    "answer end-txn with COORDINATOR_NOT_AVAILABLE 2 times",
+    "drop produce of topic {sink} once and cut",
+    "drop end-txn once and cut",
+    "lose the answer to add-partitions-to-txn of brokers once and cut",
+    "lose the answer to txn-offset-commit once and cut",
+    "kill coordinator of {group}",
+    "answer txn-offset-commit with COORDINATOR_LOAD_IN_PROGRESS 2 times",
+    "pause coordinator of {group}",
+    "drop txn-offset-commit once and cut",
+)
+"""{sink}: the topic that is written to. {id}: the transactional id of a writer. {group}: of the application."""
+LIST_TRANSACTIONS_VERSION = 0
+ANSWER_TIMEOUT_S = 10.0
+
+
+class Faults:
+    """Carries faults out, one after the other, while records are written to the topic `sink`."""
+
+    def __init__(self, cell: Cell, sink: str, partitions: int, shown: Callable[[], str]) -> None:
+        """`shown`: what the framework said."""
+        self._cell = cell
+        self._sink = sink
+        self._partitions = partitions
+        self._shown = shown
+        self._faulted = Faulted(ProcessCluster(cell.cluster), ())
+
+    def happen(self, line: str, write: Callable[[], None]) -> None:
+        """The fault, until it has been felt and the framework goes on; then the heal. `write` gives the framework more work."""
+        words = parse_words(line)
+        before = self._end()
+        write()
+        self._wait_until_written(before)
+        before, began_ms = self._end(), time.time() * 1000
+        rows, _ = self._faulted.carry_out(words)
+        assert not any(row.error for row in rows), rows
+        write()
+        if words.request is None:
+            self._wait_until_written(before)
+        else:
+            hits = lambda: request_hits(self._cell.cluster.directory, began_ms)[str(words)]  # noqa: E731
+            wait_for(lambda: hits() > 0, f"a request is hit by {words}", self._shown)
+        self._faulted.heal_all()
+        wait_for(lambda: is_in_sync(self._cell.cluster), f"all replicas are in sync after {words}", self._shown)
+
+    def _end(self) -> int:
+        return end_of(self._cell, self._sink, self._partitions)
+
+    def _wait_until_written(self, before: int) -> None:
+        wait_until_written(self._cell, self._sink, self._partitions, before, self._shown)
+
+
+def requests(cluster: LocalCluster, api: str) -> Counter[int]:
+    """Version -> requests since the brokers started."""
+    found: Counter[int] = Counter()
+    line = re.compile(
+        rf'^kafka_network_requestmetrics_requests_total{{request="{api}",version="(\d+)"}} (\S+)', re.MULTILINE
+    )
+    for broker in cluster.broker_ids:
+        with urllib.request.urlopen(
+            f"http://{cluster.metrics_address(broker)}/metrics", timeout=ANSWER_TIMEOUT_S
+        ) as page:
+            for version, count in line.findall(page.read().decode()):
+                found[int(version)] += int(float(count))
+    return found
+
+
+def transactional_ids(cluster: LocalCluster, prefix: str) -> list[str]:
+    """Those that a coordinator knows, sorted."""
+    body = {"state_filters": [], "producer_id_filters": []}
+    found = set()
+    for broker in ProcessCluster(cluster).broker_ids:
+        address = ProcessCluster(cluster).address(broker)
+        answer = ask(address, ANSWER_TIMEOUT_S, ApiKey.LIST_TRANSACTIONS, LIST_TRANSACTIONS_VERSION, body)
+        assert answer is not None, f"broker {broker} does not list transactions"
+        found |= {str(state.transactional_id) for state in answer.transaction_states}
+    return sorted(each for each in found if each.startswith(prefix))
+
+
+def assert_version_2(cluster: LocalCluster, before: Counter[int]) -> None:
+    """All transactions since `before` have ended by EndTxn v5: the answer to it has the next epoch."""
+    assert set(requests(cluster, "EndTxn") - before) == {5}
+
+
+@pytest.mark.parametrize("count", [len(FAULTS), release(100)])
+def test_streams_count_words_once(cluster_at_level_4: LocalCluster, tmp_path: Path, count: int) -> None:
+    feature = f"{EXACTLY_ONCE}, {count} faults"
+    with recorded(OF_KAFKA_4.streams, feature, cluster_at_level_4, tmp_path) as cell:
+        source, sink = cell.topic(PARTITIONS, LEADER), cell.topic(PARTITIONS, LEADER)
+        application = application_of(source)
+        lines: list[str] = []
+
+        def write() -> None:
+            added = lines_of_words(len(lines), LINES)
+            cell.write(source, added, PARTITIONS)
+            lines.extend(added)
+
+        ended = requests(cluster_at_level_4, "EndTxn")
+        write()
+        program = start_word_count(cell, source, sink, guarantee=EXACTLY_ONCE)
+        wait_for_counts(cell, program, sink, lines)
+        assert_version_2(cluster_at_level_4, ended)
+
+        names = {"sink": sink, "group": application, "id": transactional_ids(cluster_at_level_4, application)[0]}
+        faults = Faults(cell, sink, PARTITIONS, program.shown)
+        for line in itertools.islice(itertools.cycle(FAULTS), count):
+            faults.happen(line.format(**names), write)
+        wait_for_counts(cell, program, sink, lines)
+        program.end()
+        assert_counted_once(cell.read(sink, PARTITIONS), lines)
+
+
+def test_streams_say_that_groups_of_their_own_kind_are_not_served(
+    cluster_at_level_4: LocalCluster, tmp_path: Path
+) -> None:
+    """KIP-1071, `group.protocol=streams`."""
+    with recorded(OF_KAFKA_4.streams, "streams groups are refused", cluster_at_level_4, tmp_path) as cell:
+        source, sink = cell.topic(PARTITIONS), cell.topic(PARTITIONS)
+        program = start_word_count(cell, source, sink, guarantee=EXACTLY_ONCE, protocol="streams")
+        program.wait_for(lambda: "ERROR" in [line.get("state") for line in program.lines], "it gave up")
+        assert "UnsupportedVersionException" in program.shown()
