@@ -27,6 +27,8 @@ FOUND = sorted((Path(__file__).parent / "found").glob("*.yaml"))
 QUICK = {"edge_answers_go_out_as_they_are_made", "hw_the_slowest_member_does_not_count"}
 """The found plans that `make test` runs."""
 SEEDS_OF_A_PLAN = 10
+SEEDS_FOR_A_SHARE, SHARE_MIN = 12, 0.25
+"""A plan that fewer of its seeds show may show its mutant with none of ten after the next change of the code: by bad luck alone."""
 SECONDS = 15.0
 AIOKAFKA_SECONDS = 20.0
 FIXED_SEED = 3
@@ -95,6 +97,16 @@ def test_a_found_plan_fails_with_its_mutant_only(worker: Worker, file: Path) -> 
     assert not whole.problems, (
         f"ottla sim run --plan {file.relative_to(Path.cwd())}, seed {broken.seed}: {whole.problems}"
     )
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("file", FOUND, ids=lambda file: file.stem)
+def test_many_seeds_show_the_mutant_of_a_found_plan(worker: Worker, file: Path) -> None:
+    """If this fails, give the plan's faults times that leave more room, or more clients, pauses that are shorter, more rounds."""
+    plan = from_yaml(file.read_text())
+    plans = [replace(plan, seed=plan.seed + number) for number in range(SEEDS_FOR_A_SHARE)]
+    shown = [one.seed for one in plans if outcome_of(worker, one, MUTANTS[file.stem]).problems]
+    assert len(shown) >= SHARE_MIN * SEEDS_FOR_A_SHARE, f"only the seeds {shown} show it"
 
 
 @pytest.mark.thorough
