@@ -18,16 +18,17 @@ from tests.support.small_traces import fetch, produce
 from tests.support.topics import new_topic
 from tools.admin.bootstrap import addresses_of
 from tools.cluster.local_cluster import LocalCluster
+from tools.group_protocols import CLASSIC, CONSUMER
 from tools.groups.group_views import GroupView
 from tools.groups.kafka_groups import KafkaGroups
-from tools.replay.load.membership import HEARTBEAT_S
+from tools.replay.load.classic_membership import HEARTBEAT_S
 from tools.replay.load.pace import Pace
 from tools.replay.load.results import ResultFiles
 from tools.replay.load.task import COLUMNS, LoadPlan, LoadTask
 from tools.replay.run.groups import groups_of
 from tools.replay.run.plan import GROUP_NAMES, OutputDirectory
 from tools.replay.traces.schema import FIELDS
-from tools.wire.group_member import ASSIGNOR
+from tools.wire.classic_member import ASSIGNOR
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 PARTITIONS = 4
@@ -42,13 +43,14 @@ SCHEMA_FED = pyarrow.schema([FIELDS[name].with_nullable(True) for name in COLUMN
 @pytest.fixture(scope="module")
 def cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
     settings = {"offsets.topic.num.partitions": "5", "group.initial.rebalance.delay.ms": "0"}
-    return new_module_cluster(brokers=3, overrides=settings)
+    interval = {"group.consumer.heartbeat.interval.ms": f"{1000 * HEARTBEAT_S:.0f}"}
+    return new_module_cluster(brokers=3, overrides={"broker.api.level": "4", **settings, **interval})
 
 
 class LiveLoad:
     """A replay of a trace that is made while it runs: one producer, and readers that fetch from their partitions in turns."""
 
-    def __init__(self, cluster: LocalCluster, topic: str, directory: Path) -> None:
+    def __init__(self, cluster: LocalCluster, topic: str, directory: Path, protocol: str) -> None:
         self.output = OutputDirectory(directory)
         plan = LoadPlan(
             run=1,
@@ -57,6 +59,7 @@ class LiveLoad:
             pace=Pace((1.0,)),
             answer_timeout_s=60.0,
             group_names=GROUP_NAMES,
+            group_protocol=protocol,
         )
         self._topic = topic
         files = ResultFiles(directory)
@@ -94,11 +97,14 @@ class LiveLoad:
         return [row for row in rows if row["op"] == "fetch"]
 
 
-def test_the_group_reads_all_and_survives_its_coordinator(cluster: LocalCluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("protocol", "assignor"), [(CLASSIC, ASSIGNOR), (CONSUMER, "uniform")])
+def test_the_group_reads_all_and_survives_its_coordinator(
+    cluster: LocalCluster, protocol: str, assignor: str, tmp_path: Path
+) -> None:
     topic = new_topic(cluster.bootstrap_servers, PARTITIONS, 3)
     groups = KafkaGroups(cluster.bootstrap_servers)
     name = GROUP_NAMES + GROUP
-    load = LiveLoad(cluster, topic, tmp_path / "out")
+    load = LiveLoad(cluster, topic, tmp_path / "out", protocol)
 
     def settled(readers: Mapping[str, tuple[int, ...]], coordinators: Collection[int]) -> GroupView | None:
         """The group, once its partitions are shared among these readers, with one of these coordinators."""
@@ -113,17 +119,21 @@ def test_the_group_reads_all_and_survives_its_coordinator(cluster: LocalCluster,
         return {row.partition for row in groups.committed_offsets([name])[name]}
 
     before, after = {"a": (0, 1, 2, 3)}, {"a": (0, 1), "b": (2, 3)}
-    brokers = set(cluster.broker_ids)
+    brokers, killed = set(cluster.broker_ids), list[int]()
     try:
         found = eventually(lambda: settled(before, brokers), "one member has all partitions")
-        assert found.assignor == ASSIGNOR
+        assert (found.type.lower(), found.assignor) == (protocol, assignor)
         eventually(lambda: settled(after, brokers), "two members share them")
         eventually(lambda: committed() == set(range(PARTITIONS)), "the offsets are committed")
         coordinator = found.coordinator.id
         cluster.kill(coordinator)
+        killed.append(coordinator)
         eventually(lambda: settled(after, brokers - {coordinator}), "the group is back, with another coordinator")
     finally:
         load.stop()
+        for broker in killed:
+            cluster.start_broker(broker)
+        cluster.wait_ready()
 
     (view,) = groups.describe_groups([name])
     assert (view.state, view.members) == ("Empty", ())
@@ -135,6 +145,7 @@ def test_the_group_reads_all_and_survives_its_coordinator(cluster: LocalCluster,
     assert figures["joins"] >= 3
     assert figures["commits"] > 0
     assert figures["longest_without_heartbeat_s"] > HEARTBEAT_S
+    assert figures["protocol"] == protocol
     assert figures["skipped"] == 0
     ends = groups.latest_offsets([TopicPartition(topic, partition) for partition in range(PARTITIONS)])
     reached = {place: row.offset for place, row in groups.committed_offsets([name])[name].items()}

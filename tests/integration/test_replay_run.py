@@ -247,6 +247,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(shared_cluster: LocalCluster, 
         (("--fault", "kill controller at 3s"), "--fault needs the cluster that it hits"),
         (("--speed", "-1"), "-1"),
         (("--ramp", "4x..2x/3s"), "the first speed must be below the last"),
+        (("--no-groups", "--group-protocol", "consumer"), "--no-groups and --group-protocol consumer contradict"),
     ):
         done = in_this_process(trace, *servers, *arguments)
         assert done.exit_code == 2

@@ -24,9 +24,10 @@ from tools.bench.closed_loop.measurement import BenchError, Measurement, OnProgr
 from tools.bench.closed_loop.request_plan import CLIENT_ID
 from tools.bench.closed_loop.target import Target
 from tools.wire import frames
+from tools.wire.classic_member import ClassicMember
 from tools.wire.client import Client
 from tools.wire.cluster_view import ClusterView, Unreachable
-from tools.wire.group_member import VERSIONS, GroupError, GroupMember, find_coordinator
+from tools.wire.group_member import GroupError, find_coordinator
 
 SESSION_MS, REBALANCE_MS = 45_000, 60_000
 ANSWER_TIMEOUT_S = REBALANCE_TIMEOUT_S = 90.0
@@ -58,7 +59,7 @@ class GroupResult:
 
 
 @dataclass(slots=True)
-class _Member(GroupMember):
+class _Member(ClassicMember):
     is_in: bool = False
     """Whether it has its assignment in this generation."""
 
@@ -85,7 +86,16 @@ async def _measure(target: Target, load: GroupLoad, on_progress: OnProgress) -> 
             groups.append(members)
             for _ in range(load.members):
                 connection = await client.connect(address)
-                members.append(_Member(CLIENT_ID, name, SESSION_MS, REBALANCE_MS, ANSWER_TIMEOUT_S, connection))
+                members.append(
+                    _Member(
+                        CLIENT_ID,
+                        name,
+                        ANSWER_TIMEOUT_S,
+                        connection,
+                        session_ms=SESSION_MS,
+                        rebalance_ms=REBALANCE_MS,
+                    )
+                )
         first_s = await _rebalanced(groups, 0)
         rebalances_s = [await _rebalanced(groups, number + 1) for number in range(load.rebalances)]
         commits = await _commits(groups, load, on_progress)
@@ -166,17 +176,15 @@ async def _commits(groups: Sequence[Sequence[_Member]], load: GroupLoad, on_prog
     until = began + load.seconds
 
     async def commit(member: _Member) -> None:
-        key = ApiKey.OFFSET_COMMIT
-        frame = frames.request_frame(
-            key, VERSIONS[key], CLIENT_ID, member.commit_body({TopicPartition(load.topic, 0): 0})
-        )
+        key, version = ApiKey.OFFSET_COMMIT, member.VERSIONS[ApiKey.OFFSET_COMMIT]
+        frame = frames.request_frame(key, version, CLIENT_ID, member.commit_body({TopicPartition(load.topic, 0): 0}))
         good: memoryview | None = None
         assert member.connection is not None
         while (sent_at := time.perf_counter()) < until:
             answer = await member.connection.ask(frame, ANSWER_TIMEOUT_S)
             latencies.append(time.perf_counter() - sent_at)
             if answer != good:  # all good answers have the same bytes, so one is decoded
-                code = int(frames.answer(key, VERSIONS[key], answer).topics[0].partitions[0].error_code)
+                code = int(frames.answer(key, version, answer).topics[0].partitions[0].error_code)
                 if code:
                     raise BenchError(f"OffsetCommit is answered {error_name(code)}")
                 good = memoryview(bytes(answer))

@@ -12,8 +12,9 @@ A fetch also asks for the client's other partitions at that broker, so it return
 does. The records of the other partitions count for the first operation of the fetch.
 
 A client with a consumer group is a member of it (`membership`) and fetches what it owns: the partition of the trace if it owns that, else
-the one that it has not fetched for the longest time. It goes on where the group has committed. Its fetches wait while the group rebalances.
-A member that owns nothing has nothing to fetch: its operations end at once, without records.
+the one that it has not fetched for the longest time. It goes on where the group has committed. Its fetches wait while it has no assignment:
+in the classic protocol, while the group rebalances. A member that owns nothing has nothing to fetch: its operations end at once, without
+records.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from protocol.kafka.framing import MalformedRequest
 from protocol.kafka.record_batch import iter_batches
 from protocol.types import TopicPartition
 from tools.replay.load.background import Background
-from tools.replay.load.membership import ANSWER_TIMEOUT_S, Groups
+from tools.replay.load.groups import Groups
+from tools.replay.load.membership import ANSWER_TIMEOUT_S
 from tools.replay.load.operations import Operation
 from tools.replay.load.producing import NOT_ANSWERED, REQUEST_TIMEOUT_MS, is_passing
 from tools.wire import frames
@@ -186,11 +188,27 @@ class FetchingClient:
             self._unassigned += queue
             queue.clear()
 
+    def release(self, partitions: Collection[TopicPartition]) -> None:
+        gone = set(partitions)
+        self._owned = [partition for partition in self._owned or () if partition not in gone]
+        moved: list[list[Operation]] = []
+        for partition in gone:
+            self._positions.pop(partition, None)
+        for queue in self._queues.values():
+            requests = list(queue)
+            queue.clear()
+            for request in requests:
+                is_moved = any(operation.topic_partition in gone for operation in request)
+                (moved if is_moved else queue).append(request)
+        for request in moved:
+            self._queue(request)
+
     async def assign(self, partitions: Collection[TopicPartition], offsets: Mapping[TopicPartition, int]) -> None:
-        new = [partition for partition in partitions if partition not in offsets]
-        ends = await end_offsets(self._view, new, ANSWER_TIMEOUT_S) if new else {}
+        new = [partition for partition in partitions if partition not in self._positions]
+        unknown = [partition for partition in new if partition not in offsets]
+        ends = await end_offsets(self._view, unknown, ANSWER_TIMEOUT_S) if unknown else {}
         self._owned = sorted(partitions)
-        for partition in self._owned:
+        for partition in new:
             if partition in offsets:
                 self._positions[partition] = Position(offsets[partition])
             elif partition in ends:

@@ -1,62 +1,56 @@
-"""Replayed clients as members of real consumer groups: they join, send heartbeats, commit offsets and leave (RPL-2).
+"""A replayed client as a member of a real consumer group: it joins, sends heartbeats, commits offsets and leaves (RPL-2).
 
-The group assigns the partitions, by Kafka's range assignor, and a member reads those that it owns, from where the group committed. A member
-talks to its coordinator over a connection of its own, one request at a time. After a failure it finds the coordinator again, and joins
-again if the group says so. Meanwhile it reads on, as Kafka's consumers do.
+The group assigns the partitions, and a member reads those that it owns, from where the group committed. A member talks to its coordinator
+over a connection of its own, one request at a time. After a failure it finds the coordinator again, and joins again if the group says so.
+Meanwhile it reads on, as Kafka's consumers do. What depends on the group's protocol is in `classic_membership` and `consumer_membership`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import random
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
 
 from protocol.errors import ErrorCode, error_name
-from protocol.kafka.consumer_protocol import assigned, assignment, subscribed, subscription
 from protocol.kafka.framing import MalformedRequest
 from protocol.types import TopicPartition
-from tools.replay.load.background import Background
+from tools.group_protocols import CLASSIC
 from tools.wire.cluster_view import ClusterView, Unreachable
-from tools.wire.group_member import NO_GENERATION, GroupError, GroupMember, find_coordinator, ranges
+from tools.wire.group_member import GroupError, GroupMember, find_coordinator
 
-HEARTBEAT_S = 1.0
-"""More often than Kafka's consumers (3 s): a member soon learns that it lost a partition, and a dead coordinator's cost is seen."""
 COMMIT_S = 5.0
 """As Kafka's consumers by default."""
-SESSION_MS = 10_000
 REBALANCE_MS = 10_000
 ANSWER_TIMEOUT_S = 5.0
 RETRY_S, RETRY_MAX_S = 0.1, 1.0
-"""Pause before the coordinator is looked for again. It doubles until the member is in a generation."""
-CONNECTING_MAX = 8
-"""Members of a task that look for their coordinators at the same time: many together would delay fetches."""
+"""Pause before the coordinator is looked for again. It doubles until a heartbeat succeeds."""
 REFUSED_RETRY_S = 5.0
 """Pause after an error that will not pass by itself."""
 IDLE_NS = 45_000_000_000
 """A member leaves if it has nothing to fetch for this time, Kafka's `session.timeout.ms`: in the trace, it probably ended."""
-LEAVE_TIMEOUT_S = 5.0
 
 ELSEWHERE = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-REMOVED = (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)
-PASSING = (*ELSEWHERE, *REMOVED, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REBALANCE_IN_PROGRESS)
-"""After these the member joins again. After any other error of a commit, retriable or not, it stays in the group."""
 
 
 @dataclass(slots=True)
 class GroupFigures:
     """What one group saw in one task. Durations are in seconds."""
 
+    protocol: str = CLASSIC
+    """Kafka's `group.protocol`."""
     members: int = 0
     """Clients that were a member at some time."""
     joins: int = 0
-    """Generations that members joined, all members together."""
+    """Assignments that members took, all members together. Classic: one in each generation that a member joined. Consumer protocol: the
+    first one, and those that gave partitions to a member or took some."""
     rebalances: int = 0
-    """Generations after its first one that the member saw which saw most."""
+    """Generations after its first one that the member saw which saw most. Consumer protocol: epochs, one for each assignment that the
+    coordinator made for the group."""
     commits: int = 0
     failed_commits: int = 0
     longest_without_heartbeat_s: float = 0.0
@@ -81,42 +75,47 @@ class Reader(Protocol):
     def revoke(self) -> None:
         """It fetches nothing until `assign`."""
 
+    def release(self, partitions: Collection[TopicPartition]) -> None:
+        """It no longer fetches these partitions, and goes on with the others."""
+
     async def assign(self, partitions: Collection[TopicPartition], offsets: Mapping[TopicPartition, int]) -> None:
-        """It fetches these partitions. `offsets`: where it starts, as far as the group has committed in this replay."""
+        """It fetches these partitions, and goes on with those of them that it has. `offsets`: where it starts in the others, as far as the
+        group has committed in this replay."""
 
 
-class Membership:
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the members of a task share."""
+
+    view: ClusterView
+    connecting: asyncio.Semaphore
+    """Limits the members that connect at the same time."""
+    run_name: str
+    """The metadata of commits, which tells them from those of earlier replays."""
+    now_ns: Callable[[], int]
+
+
+class Membership(ABC):
     """One client in one group. `expect` says what it will fetch; `run` keeps it in the group until `stop`."""
 
-    def __init__(
-        self,
-        member: GroupMember,
-        reader: Reader,
-        view: ClusterView,
-        figures: GroupFigures,
-        connecting: asyncio.Semaphore,
-        run_name: str,
-        now_ns: Callable[[], int],
-    ) -> None:
-        """`connecting` limits the members that connect at the same time. Commits have `run_name` as their metadata, which tells them from
-        those of earlier replays."""
+    _REMOVED: ClassVar[tuple[ErrorCode, ...]]
+    """After these the member must join anew."""
+    _PASSING: ClassVar[tuple[ErrorCode, ...]]
+    """These change what the member does next. After any other error of a commit, retriable or not, it stays in the group."""
+
+    def __init__(self, member: GroupMember, reader: Reader, figures: GroupFigures, shared: Shared) -> None:
         self.figures = figures
+        self.settled = asyncio.Event()
+        """It has its first assignment."""
         self._member = member
         self._reader = reader
-        self._view = view
-        self._connecting = connecting
-        self._run_name = run_name
-        self._now = now_ns
+        self._shared = shared
         self._topics: set[str] = set()
         self._wanted_until = 0
         """By `now_ns`: when it has had nothing to fetch for too long."""
         self._generations_seen = 0
         self._is_stopping = self._has_left = False
-        self._must_join = True
-        """False while the group, as far as the member knows, is stable with it; also while the coordinator moves."""
         self._woken = asyncio.Event()
-        self.settled = asyncio.Event()
-        """It has its first assignment."""
         self._retry_s = RETRY_S
         self._heartbeat_at = self._commit_at = 0.0
         """When the last one succeeded, since the member joined for the first time."""
@@ -125,9 +124,7 @@ class Membership:
     def expect(self, topic: str, due: int) -> None:
         """The client will fetch from the topic at that time, in nanoseconds since 1970 UTC."""
         self._wanted_until = max(self._wanted_until, due + IDLE_NS)
-        if topic not in self._topics:
-            self._topics.add(topic)
-            self._must_join = True
+        self._topics.add(topic)
         self._woken.set()
 
     def note_read(
@@ -156,9 +153,7 @@ class Membership:
             try:
                 await self._connect()
                 if self._is_wanted():
-                    if self._must_join:
-                        await self._join()
-                    await self._stay()
+                    await self._take_part()
                 else:
                     await self._leave()
             except GroupError as problem:
@@ -174,98 +169,94 @@ class Membership:
             self._count_commit()
         self._disconnect()
 
-    # -- in the group -------------------------------------------------------------------------------------------------
+    # -- what depends on the protocol -----------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def _is_in_group(self) -> bool:
+        """Whether the group knows it, as far as it knows."""
+
+    @abstractmethod
+    async def _take_part(self) -> None:
+        """Joins if it must. Sends heartbeats and commits until the member must join again, or is no longer wanted. Raises GroupError,
+        OSError, MalformedRequest, Unreachable."""
+
+    @abstractmethod
+    async def _leave_group(self) -> None:
+        """Raises GroupError, OSError, MalformedRequest."""
+
+    @abstractmethod
+    def _forget_group(self) -> None:
+        """It is no member any more, and owns nothing."""
+
+    @abstractmethod
+    def _react(self, error: int) -> float:
+        """What the next attempt needs to know; the seconds until then."""
+
+    # -- in the group ---------------------------------------------------------------------------------------------------
 
     def _is_wanted(self) -> bool:
-        return not self._is_stopping and self._now() <= self._wanted_until
+        return not self._is_stopping and self._shared.now_ns() <= self._wanted_until
+
+    async def _connect(self) -> None:
+        """Finds the coordinator and connects to it, unless the connection is open. Raises GroupError, OSError, Unreachable."""
+        if self._member.is_connected:
+            return
+        async with self._shared.connecting:
+            _, address = await find_coordinator(self._shared.view, self._member.group)
+            self._member.connection = await self._shared.view.client.connect(address, lambda _: self._woken.set())
+
+    def _check_connection(self) -> None:
+        """Raises ConnectionResetError."""
+        if not self._member.is_connected:
+            raise ConnectionResetError("the connection to the coordinator ended")
+
+    async def _wait_until(self, due: float) -> None:
+        """Waits for that time, or until something else is to be done."""
+        self._woken.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(due - time.monotonic()):
+                await self._woken.wait()
+
+    async def _own_commits(self) -> dict[TopicPartition, int]:
+        """Where the group has committed in this replay. Raises GroupError, OSError, MalformedRequest."""
+        committed = await self._member.committed()
+        return {
+            partition: found.offset for partition, found in committed.items() if found.metadata == self._shared.run_name
+        }
+
+    def _to_commit(self) -> dict[TopicPartition, int]:
+        return self._reader.offsets()
 
     async def _commit(self) -> None:
         """Commits the client's positions. Raises GroupError, OSError, MalformedRequest."""
         self._commit_due = time.monotonic() + COMMIT_S
-        offsets = self._reader.offsets()
+        offsets = self._to_commit()
         try:
             if offsets:
-                await self._member.commit(offsets, self._run_name)
+                await self._member.commit(offsets, self._shared.run_name)
                 self.figures.commits += 1
         except (OSError, MalformedRequest):
             self.figures.failed_commits += 1
             raise
         except GroupError as problem:
             self.figures.failed_commits += 1
-            if problem.error in PASSING:
+            if problem.error in self._PASSING:
                 raise
             self.figures.error = str(problem)  # the member stays in the group, which does not refuse it
             return
         self._count_commit()
 
-    async def _connect(self) -> None:
-        """Finds the coordinator and connects to it, unless the connection is open. Raises GroupError, OSError, Unreachable."""
-        if self._member.is_connected:
-            return
-        async with self._connecting:
-            _, address = await find_coordinator(self._view, self._member.group)
-            self._member.connection = await self._view.client.connect(address, lambda _: self._woken.set())
-
-    async def _join(self) -> None:
-        """Comes into the next generation. Raises GroupError, OSError, MalformedRequest."""
-        self._reader.revoke()
-        topics = frozenset(self._topics)
-        members = await self._member.join(subscription(topics))
-        partitions = assigned(await self._member.sync(self._shares(members)))
-        committed = await self._member.committed()
-        own = {partition: found.offset for partition, found in committed.items() if found.metadata == self._run_name}
-        await self._reader.assign(partitions, own)
-        self._must_join = topics != self._topics
-        self._commit_due = 0.0  # at once: the next owner of a partition starts where the group has committed
-        self._count_generation()
-        self.settled.set()
-
-    def _shares(self, members: Mapping[str, bytes]) -> dict[str, bytes]:
-        """The assignments, from the members' subscriptions; nothing if this member does not lead."""
-        topics = {name: subscribed(metadata) for name, metadata in members.items()}
-        counts = {topic: self._view.partitions(topic) for its in topics.values() for topic in its}
-        return {name: assignment(partitions) for name, partitions in ranges(topics, counts).items()}
-
-    async def _stay(self) -> None:
-        """Sends heartbeats and commits until the member must join again, or is no longer wanted. Raises as `_join`."""
-        heartbeat_due = self._heartbeat_at + HEARTBEAT_S
-        while self._is_wanted() and not self._must_join:
-            now = time.monotonic()
-            if not self._member.is_connected:
-                raise ConnectionResetError("the connection to the coordinator ended")
-            if now >= heartbeat_due:
-                heartbeat_due = now + HEARTBEAT_S
-                await self._heartbeat()
-            elif now >= self._commit_due:
-                await self._commit()
-            else:
-                self._woken.clear()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(min(heartbeat_due, self._commit_due) - now):
-                        await self._woken.wait()
-        if self._must_join:
-            await self._commit()
-
-    async def _heartbeat(self) -> None:
-        try:
-            await self._member.heartbeat()
-        except GroupError as problem:
-            if problem.error == ErrorCode.REBALANCE_IN_PROGRESS:
-                await self._commit()  # before partitions change hands, as Kafka's consumers do
-            raise
-        self._count_heartbeat()
-
     async def _leave(self) -> None:
-        """Leaves, and waits until it has something to fetch. Raises as `_join`."""
+        """Leaves, and waits until it has something to fetch. Raises GroupError, OSError, MalformedRequest."""
         try:
-            if self._member.generation != NO_GENERATION:
+            if self._is_in_group:
                 await self._commit()
-                await self._member.leave()
+                await self._leave_group()
         except GroupError as problem:
-            if problem.error not in REMOVED:
+            if problem.error not in self._REMOVED:
                 raise
-        self._member.member_id, self._member.generation = "", NO_GENERATION
-        self._must_join = True
+        self._forget_group()
         self._reader.revoke()
         self._has_left = self._is_stopping
         while not self._has_left and not self._is_wanted():
@@ -274,18 +265,8 @@ class Membership:
             self._has_left = self._is_stopping
         self._heartbeat_at = self._commit_at = time.monotonic()
 
-    def _react(self, error: int) -> float:
-        """What the next attempt needs to know; the seconds until then."""
-        if error in ELSEWHERE:
-            self._disconnect()
-        if error in REMOVED or error == ErrorCode.REBALANCE_IN_PROGRESS:
-            self._must_join = True
-        if error == ErrorCode.UNKNOWN_MEMBER_ID:
-            self._member.member_id, self._member.generation = "", NO_GENERATION
-        if error == ErrorCode.REBALANCE_IN_PROGRESS:
-            return 0.0 if self._is_wanted() else RETRY_S
-        if error in PASSING:
-            return self._next_retry_s()
+    def _refused(self, error: int) -> float:
+        """Notes an error that does not pass by itself; the seconds until the next attempt."""
         self.figures.error = error_name(error)
         return REFUSED_RETRY_S
 
@@ -295,14 +276,13 @@ class Membership:
         return pause * random.uniform(0.5, 1)
 
     def _count_generation(self) -> None:
+        """It is in a generation, or has an epoch, that is new to it."""
         figures = self.figures
-        figures.joins += 1
         self._generations_seen += 1
         if self._generations_seen == 1:
             figures.members += 1
             self._heartbeat_at = self._commit_at = time.monotonic()
         figures.rebalances = max(figures.rebalances, self._generations_seen - 1)
-        self._count_heartbeat()
 
     def _count_heartbeat(self) -> None:
         figures, now = self.figures, time.monotonic()
@@ -318,49 +298,3 @@ class Membership:
     def _disconnect(self) -> None:
         if self._member.connection is not None:
             self._member.connection.close()
-
-
-class Groups:
-    """The members of one task. `prefix` is put before each group's name, so that no production group of the target has new members."""
-
-    def __init__(
-        self, view: ClusterView, background: Background, prefix: str, run: int, now_ns: Callable[[], int]
-    ) -> None:
-        self._view = view
-        self._background = background
-        self._prefix = prefix
-        self._run_name = f"{run:08x}"
-        self._now = now_ns
-        self._figures: dict[str, GroupFigures] = {}
-        self._connecting = asyncio.Semaphore(CONNECTING_MAX)
-        self._members: list[tuple[Membership, asyncio.Task[None]]] = []
-
-    def join(self, group: str, client: str, reader: Reader) -> Membership:
-        """Makes the client a member of the group, as the trace names it."""
-        name = self._prefix + group
-        figures = self._figures.setdefault(name, GroupFigures())
-        member = GroupMember(client, name, SESSION_MS, REBALANCE_MS, ANSWER_TIMEOUT_S)
-        joined = Membership(member, reader, self._view, figures, self._connecting, self._run_name, self._now)
-        self._members.append((joined, self._background.start(joined.run())))
-        return joined
-
-    async def until_settled(self, timeout_s: float) -> None:
-        """Waits until each member has its first assignment, at most for that time."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await asyncio.gather(*(member.settled.wait() for member, _ in self._members))
-
-    async def leave(self) -> None:
-        """All members commit and leave, for at most LEAVE_TIMEOUT_S."""
-        for member, _ in self._members:
-            member.stop()
-        if self._members:
-            await asyncio.wait([running for _, running in self._members], timeout=LEAVE_TIMEOUT_S)
-        for member, running in self._members:
-            running.cancel()
-            member.close()
-
-    def to_json(self) -> bytes | None:
-        """Group -> its figures; None if there was no group."""
-        figures = {name: asdict(figures) for name, figures in self._figures.items()}
-        return json.dumps(figures).encode() if figures else None

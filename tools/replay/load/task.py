@@ -25,11 +25,12 @@ import uvloop
 
 from protocol.kafka.framing import MalformedRequest
 from protocol.types import Address, TopicPartition
+from tools.group_protocols import CLASSIC
 from tools.replay.load import stamps
 from tools.replay.load.background import Background
 from tools.replay.load.fetching import CLIENT, ComingFetch, FetchingClient
+from tools.replay.load.groups import Groups
 from tools.replay.load.loop_meter import LoopMeter
-from tools.replay.load.membership import Groups
 from tools.replay.load.operations import Operation
 from tools.replay.load.pace import Pace
 from tools.replay.load.producing import ProducingClient, new_producer_id
@@ -120,6 +121,7 @@ class LoadPlan:
     answer_timeout_s: float
     group_names: str | None = None
     """Put before each consumer group's name. None: clients join no groups."""
+    group_protocol: str = CLASSIC
     transactional_ids: str = ""
     """Put before each transactional id, and each group that offsets are committed for in a transaction."""
     start_offsets: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -302,7 +304,8 @@ class LoadTask:
         self._background = Background()
         self._connecting = asyncio.Semaphore(CONNECTING_AHEAD_MAX)
         if self._plan.group_names is not None:
-            self._groups = Groups(self._view, self._background, self._plan.group_names, self._plan.run, self._now)
+            names, protocol = self._plan.group_names, self._plan.group_protocol
+            self._groups = Groups(self._view, self._background, names, self._plan.run, self._now, protocol)
         await self._view.start()
         await new_producer_id(self._view)
         topic = self._plan.topics[0]

@@ -299,7 +299,7 @@ class TransactionalProducer:
                     self._coordinators[group], _ = await find_coordinator(self._view, *who)
                 connection = await self._producer.connection_to(self._coordinators[group])
                 if key == ApiKey.OFFSET_FETCH:
-                    await self._take_offsets(GroupMember(self._name, group, 0, 0, ANSWER_TIMEOUT_S, connection))
+                    await self._take_offsets(GroupMember(self._name, group, ANSWER_TIMEOUT_S, connection))
                 else:
                     self._take(key, await self._answer(connection, key, body))
                 return retries

@@ -195,6 +195,7 @@ def group_table(groups: Sequence[Mapping[str, Any]]) -> Markup:
     times = ("overdue", "without_heartbeat", "without_commit")
     columns = [
         ("group", of("group")),
+        ("protocol", of("protocol")),
         *((name.replace("_", " "), of(name, count)) for name in counts),
         *((name.replace("_", " "), of(f"longest_{name}_s", seconds)) for name in times),
         ("", of("error")),

@@ -16,12 +16,14 @@ from typing import Any, TypeVar
 import click
 import pyarrow.compute
 
+from protocol.kafka.api_keys import ApiKey
 from protocol.types import TopicPartition
 from tools.admin.bootstrap import addresses_of
 from tools.admin.config_values import TOPICS, Entity
 from tools.admin.kafka_admin import KafkaAdmin
 from tools.failures import NotServed
 from tools.faults.script import FaultRun
+from tools.group_protocols import CLASSIC, CONSUMER
 from tools.interrupts import Interrupted, interruption_was_handled
 from tools.replay.load import fetching
 from tools.replay.places import Place, named
@@ -47,6 +49,10 @@ HOT_OPERATIONS_MIN = 10_000
 IDS = ("client", "transactional_id")
 """Columns that name a transactional producer."""
 TURN_S = 0.1
+FEATURES_VERSION = 3
+"""Of ApiVersions: the first one that has the cluster's features. Whoever serves ConsumerGroupHeartbeat serves it."""
+GROUP_VERSION = "group.version"
+"""The feature with which a cluster has groups of KIP-848."""
 
 Answer = TypeVar("Answer")
 
@@ -99,6 +105,8 @@ class TraceFacts:
     """Client -> its operations; empty if there are more than CLIENTS_KNOWN_MAX."""
     has_ends: bool = True
     """Whether transactions end in the trace."""
+    has_groups: bool = True
+    """Whether clients fetch as members of consumer groups."""
     columns: Sequence[str] = ()
 
 
@@ -116,7 +124,7 @@ def facts_of(trace: Trace) -> TraceFacts:
     keyless: Counter[str] = Counter()
     clients: Counter[str] = Counter()
     last_ns = 0
-    is_wrong = False
+    is_wrong = has_groups = False
     for batch in trace.batches(columns):
         if not last_ns and is_since_1970(first_ns := batch["time_ns"][0].as_py()):
             raise TraceError(f"{trace.path}: its first time_ns, {first_ns}, {SINCE_1970}")
@@ -137,8 +145,10 @@ def facts_of(trace: Trace) -> TraceFacts:
             elif op in ENDS:
                 ended.add(producer)
                 is_wrong |= producer[1] is None
+            elif op == FETCH:
+                has_groups |= row["group_count"] > 0
             else:
-                is_wrong |= op != FETCH
+                is_wrong = True
         if is_wrong:
             raise TraceError(
                 f"{trace.path} has rows of no known op, or ends or offsets of no transaction: `ottla replay trace check` names them"
@@ -159,6 +169,7 @@ def facts_of(trace: Trace) -> TraceFacts:
         busiest=busiest,
         clients=dict(sorted(clients.items())) if len(clients) <= CLIENTS_KNOWN_MAX else {},
         has_ends=bool(ended),
+        has_groups=has_groups,
         columns=trace.names,
     )
 
@@ -237,6 +248,8 @@ def new_plan(options: Options, facts: TraceFacts, place: Place, control: str) ->
         known = ", ".join(sorted(facts.partitions))
         raise ReplayError(f"--map-topic: the trace has no topic {unknown[0]!r}; it has {known}")
     topics = {topic: options.topics.get(topic, topic) for topic in sorted(facts.partitions)}
+    if options.groups and facts.has_groups and options.group_protocol == CONSUMER:
+        check_consumer_protocol(options.bootstrap_servers, options.security)
     created = create_topics(options, facts, topics) if options.create_topics else {}
     offsets = end_offsets(options.bootstrap_servers, options.security, sorted(set(topics.values())), created)
     for topic, target in topics.items():
@@ -407,6 +420,26 @@ def check_access(bootstrap_servers: str, security: Security) -> None:
         await view.start()
 
     ask(bootstrap_servers, security, [], is_open)
+
+
+def check_consumer_protocol(bootstrap_servers: str, security: Security) -> None:
+    """Raises ReplayError if the cluster has no consumer groups of KIP-848. Raises Unreachable."""
+
+    async def problem_of(view: ClusterView) -> str | None:
+        served = await view.ask_any(ApiKey.API_VERSIONS, 0, {})
+        if ApiKey.CONSUMER_GROUP_HEARTBEAT not in {row.api_key for row in served.api_keys}:
+            return "does not serve ConsumerGroupHeartbeat"
+        body = {"client_software_name": fetching.CLIENT, "client_software_version": "1"}
+        features = (await view.ask_any(ApiKey.API_VERSIONS, FEATURES_VERSION, body)).finalized_features
+        if not any(row.name == GROUP_VERSION and row.max_version_level >= 1 for row in features):
+            return f"has not finalized the feature {GROUP_VERSION}"
+        return None
+
+    if problem := ask(bootstrap_servers, security, [], problem_of):
+        raise ReplayError(
+            f"--group-protocol {CONSUMER}: the cluster {problem}, so it has no groups of KIP-848; a cluster of ottla has them with "
+            f"broker.api.level=4. Replay with --group-protocol {CLASSIC}"
+        )
 
 
 def ask(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.failures import ExpectedError
+from tools.group_protocols import CLASSIC
 from tools.private_files import write_anew
 from tools.replay.checks import NO_FAILURES
 from tools.replay.places import Place, inside
@@ -43,6 +44,8 @@ class Asked:
     answer_timeout_s: float = 60.0
     groups: bool = True
     """Whether clients with a consumer group are members of one in the cluster."""
+    group_protocol: str = CLASSIC
+    """Kafka's `group.protocol` of these members."""
     max_failed: str = NO_FAILURES
     """How many operations may fail, or which share of them."""
     gates: Sequence[str] = ()
@@ -100,7 +103,7 @@ class Plan(Asked):
             "speed": speeds + (f", {self.step_s:g} s each" if len(self.speeds) > 1 else ""),
             "clients": self.clients,
             "bytes": self.bytes,
-            "groups": self.groups,
+            "groups": self.group_protocol if self.groups else "none",
         }
 
     @property

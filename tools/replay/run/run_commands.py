@@ -21,6 +21,7 @@ from tools.admin.naming import (
     fault_command_option,
 )
 from tools.failures import INTERRUPTED, guarded
+from tools.group_protocols import CLASSIC, CONSUMER, GROUP_PROTOCOLS
 from tools.numbers import DIRECTORY, EXISTING_FILE, PATH, FloatRange, IntRange, Parsed
 from tools.points_in_time import parse_duration_ms
 from tools.replay.checks import FORBIDDEN, parse_gate, parse_limit
@@ -142,6 +143,13 @@ def load_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 callback=lambda context, option, given: not given,
                 help="Join no consumer groups.",
             ),
+            click.option(
+                "--group-protocol",
+                type=click.Choice(GROUP_PROTOCOLS),
+                default=CLASSIC,
+                show_default=True,
+                help="Be members of consumer groups by this protocol, as Kafka's group.protocol; `consumer` is that of KIP-848.",
+            ),
             click.option("--create-topics", is_flag=True, help="Create the topics that do not exist."),
             click.option(
                 "--replication-factor",
@@ -206,13 +214,15 @@ def options_of(
     ramp: tuple[list[float], float] | None,
     **load: Any,
 ) -> Options:
-    """`load`: fields of Options under their own names. Raises BadParameter, NoBootstrapServer, BadClientProperties."""
+    """`load`: fields of Options under their own names. Raises UsageError, NoBootstrapServer, BadClientProperties."""
     from tools.admin.bootstrap import find_bootstrap_servers
     from tools.admin.naming import Where
     from tools.replay.run.driver import Options
     from tools.wire.client_properties import read_security
 
     check_apart(trace, output)
+    if load["group_protocol"] == CONSUMER and not load["groups"]:
+        raise click.UsageError(f"--no-groups and --group-protocol {CONSUMER} contradict each other")
     config = Where(bootstrap_server, directory, command_config).command_config
     return Options(
         trace=trace,

@@ -196,6 +196,7 @@ def load_plan(plan: Plan, security: Security) -> LoadPlan:
         pace=Pace(tuple(plan.speeds), plan.step_s) if plan.speeds else None,
         answer_timeout_s=plan.answer_timeout_s,
         group_names=GROUP_NAMES if plan.groups else None,
+        group_protocol=plan.group_protocol,
         transactional_ids=GROUP_NAMES,
         start_offsets=plan.start_offsets,
         compacted=frozenset(plan.compacted),

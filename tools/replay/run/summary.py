@@ -138,7 +138,7 @@ def group_lines(groups: list[dict[str, Any]]) -> Iterator[str]:
     worst = sorted(groups, key=lambda row: -row["longest_without_heartbeat_s"])
     for row in worst[:GROUPS_SHOWN]:
         yield (
-            f"  group         {row['group']}: {row['members']:,} members, {row['rebalances']:,} rebalances, "
+            f"  group         {row['group']}: {row['members']:,} members{protocol_words(row)}, {row['rebalances']:,} rebalances, "
             f"{row['commits']:,} commits, {row['failed_commits']:,} failed{', ' * bool(row['error'])}{row['error']}"
         )
         yield (
@@ -148,6 +148,11 @@ def group_lines(groups: list[dict[str, Any]]) -> Iterator[str]:
         )
     if len(worst) > GROUPS_SHOWN:
         yield f"  group         {len(worst) - GROUPS_SHOWN:,} others"
+
+
+def protocol_words(group: dict[str, Any]) -> str:
+    """An older ottla knew the classic protocol only."""
+    return f" by the {name} protocol" if (name := group.get("protocol")) else ""
 
 
 def first_line(text: str) -> str:

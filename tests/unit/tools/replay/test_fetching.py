@@ -18,7 +18,7 @@ from protocol.types import TopicPartition
 from tools.replay.load import fetching, stamps
 from tools.replay.load.background import Background
 from tools.replay.load.fetching import ComingFetch, FetchingClient, wait_ms
-from tools.replay.load.membership import Groups
+from tools.replay.load.groups import Groups
 from tools.replay.load.operations import Operation
 from tools.wire import offsets
 from tools.wire.frames import FETCH_VERSION
@@ -349,6 +349,32 @@ def test_a_member_fetches_what_it_owns() -> None:
         )
         assert world.groups.member.topics == {TOPIC}
         assert world.groups.member.read[0] == ({2: 7, 6: 9}, {2: -1, 6: -1}, -9)
+
+    play(work, group="readers")
+
+
+def test_a_member_goes_on_where_it_was_while_partitions_come_and_go() -> None:
+    async def work(world: World) -> None:
+        world.expect((0, 2), (10, 6), (20, 6), (30, 2))
+        await world.assign({2: 7, 6: 9})
+        await world.send(0, 2)
+        broker = world.view.brokers[0]
+        await world.send(10, 6)
+        world.client.release([TopicPartition(TOPIC, 6)])
+        assert world.client.offsets() == {TopicPartition(TOPIC, 2): 7}
+        broker.answer(records=3)
+        assert broker.asked[1:] == [Asked(9, {2})], "the fetch of 6 that waited for its turn fetches what is left"
+        assert world.client.offsets() == {TopicPartition(TOPIC, 2): 10}, "the fetch under way moves on in 2 only"
+        await world.client.assign([TopicPartition(TOPIC, 2), TopicPartition(TOPIC, 4)], {TopicPartition(TOPIC, 4): 5})
+        broker.answer()
+        await world.send(20, 6)
+        assert broker.asked[2:] == [Asked(9, {2, 4})]
+        assert world.client.offsets() == {TopicPartition(TOPIC, 2): 10, TopicPartition(TOPIC, 4): 5}
+        broker.answer()
+        world.client.release([TopicPartition(TOPIC, 2), TopicPartition(TOPIC, 4)])
+        await world.send(30, 2)
+        assert [operation.partition for operation in world.done] == [2, 2, 4, 2]
+        assert len(broker.asked) == 3, "a member that owns nothing has nothing to fetch"
 
     play(work, group="readers")
 

@@ -1,31 +1,51 @@
-"""A member of a replayed group against a coordinator whose answers the test scripts: what it does after each error (RPL-2)."""
+"""Members of replayed groups against a coordinator whose answers the test scripts: what they do after each error (RPL-2)."""
 
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import pytest
 
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.framing import parse_request_header
+from protocol.kafka.framing import parse_request_header, response_header
 from protocol.types import TopicPartition
-from tools.replay.load import membership
+from tools.group_protocols import CLASSIC, CONSUMER, GROUP_PROTOCOLS
+from tools.replay.load import classic_membership, membership
 from tools.replay.load.background import Background
-from tools.replay.load.membership import Groups
+from tools.replay.load.groups import Groups
 from tools.wire.cluster_view import ClusterView
-from tools.wire.group_member import VERSIONS
 
-FIND, JOIN, SYNC, BEAT, READ, COMMIT, LEAVE = (key.name for key in VERSIONS)
-TOPIC = "t"
+FIND, READ, COMMIT = ApiKey.FIND_COORDINATOR.name, ApiKey.OFFSET_FETCH.name, ApiKey.OFFSET_COMMIT.name
+JOIN, SYNC, LEAVE = ApiKey.JOIN_GROUP.name, ApiKey.SYNC_GROUP.name, ApiKey.LEAVE_GROUP.name
+BEAT, NAMES = ApiKey.HEARTBEAT.name, ApiKey.METADATA.name
+NEW_BEAT, NEW_JOIN, NEW_LEAVE = "a heartbeat", "a heartbeat that joins", "a heartbeat that leaves"
+"""Of the consumer protocol."""
+TOPIC, TOPIC_ID = "t", uuid.UUID(int=7)
 RUN = 0xABC
-ENTERED = [FIND, JOIN, SYNC, READ, COMMIT, BEAT]
-"""What a new member asks."""
+ENTERED = {
+    CLASSIC: [FIND, JOIN, SYNC, READ, COMMIT, BEAT],
+    CONSUMER: [FIND, NEW_JOIN, NAMES, READ, NEW_BEAT, COMMIT, NEW_BEAT],
+}
+"""What a new member asks; by the consumer protocol, its second heartbeat says what it owns."""
+AGAIN = {CLASSIC: [JOIN, SYNC, READ, COMMIT, BEAT], CONSUMER: [NEW_JOIN, READ, NEW_BEAT, COMMIT, NEW_BEAT]}
+"""What it asks when it joins again."""
+LEFT = {CLASSIC: LEAVE, CONSUMER: NEW_LEAVE}
+BOTH = {TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)}
 LOST = -2
 """The connection ends instead of an answer."""
+
+
+class Said(NamedTuple):
+    """By a heartbeat of the consumer protocol. None: not said. `owned`: partitions."""
+
+    epoch: int
+    topics: set[str] | None
+    owned: set[int] | None
 
 
 class Coordinator:
@@ -37,6 +57,13 @@ class Coordinator:
         self.now_ns = 0
         self.errors: list[int] = []
         """Of the next heartbeats."""
+        self.commit_errors: list[int] = []
+        self.shares = {0, 1}
+        """What the member may read, by the consumer protocol. The epoch rises with `share`."""
+        self.said: list[Said] = []
+        self.epochs: list[int] = []
+        """Of the commits."""
+        self._given: set[int] | None = None
         self.asked: list[tuple[str, str]] = []
         """(API, member id)"""
         self.committed: dict[int, tuple[int, str]] = {}
@@ -53,6 +80,10 @@ class Coordinator:
                 await self._news.wait()
         assert [name for name, _ in self.asked[: len(names)]] == names
 
+    def share(self, *partitions: int) -> None:
+        """Gives the member these partitions with its next heartbeat, in a new epoch."""
+        self.shares, self.generation = set(partitions), self.generation + 1
+
     async def until_asked(self, name: str) -> None:
         """Waits for the next request of that name."""
         async with asyncio.timeout(30):
@@ -64,10 +95,13 @@ class Coordinator:
     # As ClusterView:
 
     async def ask_any(self, key: ApiKey, version: int, body: dict[str, Any]) -> Any:
-        self._note(key, "")
+        self._note(key.name, "")
         answer = {"throttle_time": 0, "error_code": 0, "error_message": None, "node_id": 1, "host": "h", "port": 1}
+        if key == ApiKey.METADATA:
+            topic = {"error_code": 0, "name": TOPIC, "topic_id": TOPIC_ID, "is_internal": False, "partitions": []}
+            answer |= {"brokers": [], "cluster_id": None, "controller_id": 1, "topics": [topic]}
         return messages.decode_response(
-            key, version, memoryview(bytes(4) + messages.encode_response(key, version, answer))
+            key, version, memoryview(response_header(key, version, 0) + messages.encode_response(key, version, answer))
         )[1]
 
     def partitions(self, topic: str) -> int:
@@ -87,9 +121,12 @@ class Coordinator:
         header = parse_request_header(payload)
         key, version = ApiKey(header.api_key), header.api_version
         request = messages.decode_request(key, version, payload, header.body_offset)
-        self._note(key, getattr(request, "member_id", ""))
+        name, member = key.name, getattr(request, "member_id", "")
+        if key == ApiKey.CONSUMER_GROUP_HEARTBEAT:
+            name = {0: NEW_JOIN, -1: NEW_LEAVE}.get(request.member_epoch, NEW_BEAT)
+        self._note(name, member)
         answer = {"throttle_time": 0, "error_code": 0, **self._answer(key, request)}
-        return memoryview(bytes(4) + messages.encode_response(key, version, answer))
+        return memoryview(response_header(key, version, 0) + messages.encode_response(key, version, answer))
 
     def _answer(self, key: ApiKey, request: Any) -> dict[str, Any]:
         match key:
@@ -105,12 +142,16 @@ class Coordinator:
                 (assigned,) = request.assignments
                 return {"assignment": assigned.assignment}
             case ApiKey.OFFSET_COMMIT:
+                self.epochs.append(int(request.generation_id_or_member_epoch))
+                error = self.commit_errors.pop(0) if self.commit_errors else 0
+                self.generation += error == ErrorCode.STALE_MEMBER_EPOCH
                 (topic,) = request.topics
-                self.committed = {
+                committed = {
                     int(row.partition_index): (int(row.committed_offset), row.committed_metadata)
                     for row in topic.partitions
                 }
-                rows = [{"partition_index": partition, "error_code": 0} for partition in self.committed]
+                self.committed |= {} if error else committed
+                rows = [{"partition_index": partition, "error_code": error} for partition in committed]
                 return {"topics": [{"name": topic.name, "partitions": rows}]}
             case ApiKey.OFFSET_FETCH:
                 rows = [
@@ -118,24 +159,46 @@ class Coordinator:
                     | {"metadata": metadata, "error_code": 0}
                     for partition, (offset, metadata) in self.committed.items()
                 ]
-                return {"topics": [{"name": TOPIC, "partitions": rows}]}
+                topics = [{"name": TOPIC, "partitions": rows}]
+                return {"topics": topics, "groups": [{"group_id": "", "topics": topics, "error_code": 0}]}
             case ApiKey.HEARTBEAT:
-                error = self.errors.pop(0) if self.errors else 0
-                if error == LOST:
-                    self.close()
-                    raise ConnectionResetError
-                return {"error_code": error}
+                return {"error_code": self._error()}
+            case ApiKey.CONSUMER_GROUP_HEARTBEAT:
+                return self._beat(request)
         return {}
 
-    def _note(self, key: ApiKey, member: str) -> None:
-        self.asked.append((key.name, member))
+    def _beat(self, request: Any) -> dict[str, Any]:
+        topics, rows = request.subscribed_topic_names, request.topic_partitions
+        owned = None if rows is None else {int(number) for row in rows for number in row.partitions}
+        self.said.append(Said(request.member_epoch, None if topics is None else set(topics), owned))
+        error = self._error()
+        shares: dict[str, Any] | None = None
+        if not request.member_epoch:
+            self.generation += 1
+            self._given = None
+        if not error and self._given != self.shares:
+            self._given = self.shares
+            rows = [{"topic_id": TOPIC_ID, "partitions": sorted(self.shares)}] if self.shares else []
+            shares = {"topic_partitions": rows}
+        who = {"error_message": None, "member_id": request.member_id, "member_epoch": self.generation}
+        return {"error_code": error, **who, "heartbeat_interval": 50, "assignment": shares}
+
+    def _error(self) -> int:
+        error = self.errors.pop(0) if self.errors else 0
+        if error == LOST:
+            self.close()
+            raise ConnectionResetError
+        return error
+
+    def _note(self, name: str, member: str) -> None:
+        self.asked.append((name, member))
         self._news.set()
 
 
 @pytest.fixture(autouse=True)
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HEARTBEAT_S", "RETRY_S"):
-        monkeypatch.setattr(membership, name, 0.01)
+    monkeypatch.setattr(classic_membership, "HEARTBEAT_S", 0.01)
+    monkeypatch.setattr(membership, "RETRY_S", 0.01)
 
 
 class Reader:
@@ -144,27 +207,35 @@ class Reader:
     def __init__(self) -> None:
         self.owned: set[TopicPartition] | None = None
         self.starts: dict[TopicPartition, int] = {}
+        self.pauses = 0
 
     def offsets(self) -> dict[TopicPartition, int]:
         return dict.fromkeys(self.owned or (), 7)
 
     def revoke(self) -> None:
         self.owned = None
+        self.pauses += 1
+
+    def release(self, partitions: Collection[TopicPartition]) -> None:
+        assert self.owned is not None
+        assert self.owned >= set(partitions)
+        self.owned -= set(partitions)
 
     async def assign(self, partitions: Collection[TopicPartition], offsets: Mapping[TopicPartition, int]) -> None:
         self.owned, self.starts = set(partitions), dict(offsets)
 
 
-def play(work: Callable[[Coordinator, Groups, membership.Membership, Reader], Any]) -> None:
+def play(work: Callable[[Coordinator, Groups, membership.Membership, Reader], Any], protocol: str = CLASSIC) -> None:
     """`work` gets a member that owns both partitions."""
 
     async def run() -> None:
         coordinator, background, reader = Coordinator(), Background(), Reader()
         coordinator.committed = {0: (3, "of another replay"), 1: (4, f"{RUN:08x}")}
-        groups = Groups(cast(ClusterView, coordinator), background, "replay-", RUN, lambda: coordinator.now_ns)
+        view = cast(ClusterView, coordinator)
+        groups = Groups(view, background, "replay-", RUN, lambda: coordinator.now_ns, protocol)
         member = groups.join("g", "c", reader)
         member.expect(TOPIC, 0)
-        await coordinator.until(ENTERED)
+        await coordinator.until(ENTERED[protocol])
         await work(coordinator, groups, member, reader)
         await groups.leave()
         assert not background.failed.done()
@@ -183,7 +254,7 @@ def play(work: Callable[[Coordinator, Groups, membership.Membership, Reader], An
         (LOST, [FIND, BEAT, BEAT], None),
     ],
 )
-def test_after_an_error_the_member_does_what_a_consumer_does(
+def test_after_an_error_a_classic_member_does_what_a_consumer_does(
     error: int, then: list[str], id_of_join: str | None
 ) -> None:
     async def work(coordinator: Coordinator, groups: Groups, member: membership.Membership, reader: Reader) -> None:
@@ -196,30 +267,104 @@ def test_after_an_error_the_member_does_what_a_consumer_does(
     play(work)
 
 
-def test_a_member_reads_on_where_its_own_replay_has_committed_and_leaves_with_its_offsets_committed() -> None:
+@pytest.mark.parametrize(
+    ("error", "then"),
+    [
+        (ErrorCode.UNKNOWN_MEMBER_ID, AGAIN[CONSUMER]),
+        (ErrorCode.FENCED_MEMBER_EPOCH, AGAIN[CONSUMER]),
+        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, [NEW_BEAT, NEW_BEAT]),
+        (ErrorCode.NOT_COORDINATOR, [FIND, NEW_BEAT, NEW_BEAT]),
+        (LOST, [FIND, NEW_BEAT, NEW_BEAT]),
+    ],
+)
+def test_after_an_error_a_member_of_the_consumer_protocol_does_what_a_consumer_does(
+    error: int, then: list[str]
+) -> None:
     async def work(coordinator: Coordinator, groups: Groups, member: membership.Membership, reader: Reader) -> None:
-        assert reader.owned == {TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)}
+        epoch, rejoins = coordinator.generation, NEW_JOIN in then
+        coordinator.asked.clear()
+        coordinator.said.clear()
+        coordinator.errors = [error]
+        await coordinator.until([NEW_BEAT, *then])
+        owned: set[int] = set() if rejoins else {0, 1}
+        assert coordinator.said[1] == Said(0 if rejoins else epoch, {TOPIC}, owned), "it says all again"
+        assert reader.pauses == rejoins, "it reads on unless it is no member any more"
+        assert {member_id for name, member_id in coordinator.asked if name == NEW_BEAT} == {
+            member_id for name, member_id in coordinator.asked if name in (NEW_JOIN, NEW_BEAT)
+        }, "it keeps its id"
+
+    play(work, CONSUMER)
+
+
+def test_a_member_of_the_consumer_protocol_reads_on_in_what_it_keeps() -> None:
+    """It commits what it gives up before it says so, and says at once what it has given up and taken."""
+
+    async def work(coordinator: Coordinator, groups: Groups, member: membership.Membership, reader: Reader) -> None:
+        kept, moved = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
+        assert coordinator.said[:2] == [Said(0, {TOPIC}, set()), Said(1, None, {0, 1})]
+        joins = member.figures.joins
+        coordinator.committed.clear()
+        coordinator.asked.clear()
+        coordinator.share(0)
+        await coordinator.until([NEW_BEAT, COMMIT, NEW_BEAT])
+        assert reader.owned == {kept}
+        assert coordinator.committed[1] == (7, f"{RUN:08x}")
+        assert coordinator.said[4] == Said(2, None, {0})
+        coordinator.asked.clear()
+        coordinator.share(0, 1)
+        await coordinator.until([NEW_BEAT, READ, NEW_BEAT])
+        assert (reader.owned, reader.starts) == ({kept, moved}, {moved: 7})
+        assert coordinator.said[-1] == Said(3, None, {0, 1})
+        assert reader.pauses == 0
+        assert (member.figures.joins - joins, member.figures.rebalances) == (2, 2)
+
+    play(work, CONSUMER)
+
+
+def test_a_commit_with_an_old_epoch_is_sent_again_with_the_new_one() -> None:
+    """The answer to a heartbeat was lost, so the member has an older epoch than the coordinator. It gives up nothing without a commit."""
+
+    async def work(coordinator: Coordinator, groups: Groups, member: membership.Membership, reader: Reader) -> None:
+        for log in (coordinator.asked, coordinator.epochs, coordinator.said):
+            log.clear()
+        coordinator.commit_errors = [ErrorCode.STALE_MEMBER_EPOCH]
+        coordinator.share(1)
+        await coordinator.until([NEW_BEAT, COMMIT, NEW_BEAT, COMMIT, NEW_BEAT])
+        assert coordinator.epochs == [2, 3]
+        assert [said.owned for said in coordinator.said[:3]] == [None, None, {1}]
+        assert member.figures.failed_commits == 1
+
+    play(work, CONSUMER)
+
+
+@pytest.mark.parametrize("protocol", GROUP_PROTOCOLS)
+def test_a_member_reads_on_where_its_own_replay_has_committed_and_leaves_with_its_offsets_committed(
+    protocol: str,
+) -> None:
+    async def work(coordinator: Coordinator, groups: Groups, member: membership.Membership, reader: Reader) -> None:
+        assert reader.owned == BOTH
         assert reader.starts == {TopicPartition(TOPIC, 1): 4}, "another replay's commit does not count"
         await groups.leave()
         assert coordinator.committed == {0: (7, f"{RUN:08x}"), 1: (7, f"{RUN:08x}")}
-        assert [name for name, _ in coordinator.asked[-2:]] == [COMMIT, LEAVE]
+        assert [name for name, _ in coordinator.asked[-2:]] == [COMMIT, LEFT[protocol]]
         assert not coordinator.is_open
 
-    play(work)
+    play(work, protocol)
 
 
-def test_an_idle_member_leaves_and_joins_again_when_it_has_something_to_fetch() -> None:
+@pytest.mark.parametrize("protocol", GROUP_PROTOCOLS)
+def test_an_idle_member_leaves_and_joins_again_when_it_has_something_to_fetch(protocol: str) -> None:
     async def work(coordinator: Coordinator, groups: Groups, member: membership.Membership, reader: Reader) -> None:
         coordinator.now_ns = membership.IDLE_NS + 1
-        await coordinator.until_asked(LEAVE)
+        await coordinator.until_asked(LEFT[protocol])
         await asyncio.sleep(0.05)
         assert reader.owned is None
         coordinator.asked.clear()
         member.expect(TOPIC, coordinator.now_ns)
-        await coordinator.until([JOIN, SYNC, READ, COMMIT, BEAT])
+        await coordinator.until(AGAIN[protocol])
         assert reader.owned is not None
 
-    play(work)
+    play(work, protocol)
 
 
 def test_what_was_read_is_kept_as_ranges() -> None:

@@ -106,6 +106,7 @@ def test_the_summary_has_the_names_of_the_demo() -> None:
     group = {"members": 2, "joins": 4, "rebalances": 1, "commits": 9, "failed_commits": 3, "error": ""}
     group |= {"longest_without_heartbeat_s": 1.26, "longest_without_commit_s": 5.5, "longest_overdue_s": 0.126}
     group |= {"read": 20, "read_again": 1, "skipped": 2}
+    group |= {"protocol": "consumer"}
     analysis: dict[str, Any] = {
         "seconds": 60.0,
         "totals": {"produce": produce | {"bytes_per_second": 1e6}, "fetch": fetch, "operations": 12, "not_done": 3},
@@ -169,7 +170,7 @@ def test_the_summary_has_the_names_of_the_demo() -> None:
     assert "4   records were not read until the end" in text
     assert "at 20.0 s: kill leader of t-0 (broker 1): outage 2.00 s, 7 records delayed, did not become normal" in text
     assert "operations because a task was lost: task 1 was lost\n" in text
-    assert "g4: 2 members, 1 rebalances, 9 commits, 3 failed\n" in text
+    assert "g4: 2 members by the consumer protocol, 1 rebalances, 9 commits, 3 failed\n" in text
     assert (
         "20 records read, 1 of them again, 2 skipped; at most 0.13 s overdue, 1.3 s without a heartbeat, 5.5 s" in text
     )

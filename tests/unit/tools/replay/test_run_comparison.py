@@ -93,11 +93,18 @@ def test_fail_if_worse_looks_at_its_metric_only(tmp_path: Path, limit: str, code
 
 def test_other_loads_are_refused_and_named(tmp_path: Path) -> None:
     a = [str(write_analysed_run(tmp_path / "a"))]
-    b = [str(write_analysed_run(tmp_path / "b", plan={"trace_hash": "other", "speeds": [2.0]}))]
+    b = [
+        str(
+            write_analysed_run(
+                tmp_path / "b", plan={"trace_hash": "other", "speeds": [2.0], "group_protocol": "consumer"}
+            )
+        )
+    ]
     code, rows, output = compared(tmp_path / "out", *a, *b)
     assert (code, rows) == (2, {})
     assert "Different load: trace: 0 operations, load in" in output
     assert f"Different load: speed: 1x in {a[0]}; 2x in {b[0]}" in output
+    assert f"Different load: groups: classic in {a[0]}; consumer in {b[0]}" in output
     code, rows, _ = compared(tmp_path / "out", *a, *b, "--allow-different")
     assert rows["produce.p99"]["change"] == 0
     assert "Different load: speed" in (tmp_path / "out" / "report.html").read_text()

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.types import TopicPartition
-from tools.wire.group_member import ranges
+from tools.wire.classic_member import ranges
 
 TOPICS = st.sampled_from(["t", "u", "v"])
 
