@@ -17,7 +17,7 @@ from tests.conftest import processes_below
 from tests.support.invariants import eventually
 from tests.support.thorough import release
 from tools.cluster.local_cluster import LocalCluster
-from tools.replay.load.membership import HEARTBEAT_S
+from tools.replay.load.classic_membership import HEARTBEAT_S
 from tools.replay.run.spark_process import processes_of_session
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
