@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from broker.apis.consumer_group_heartbeat import NOT_SERVED, by_topic
+from broker.apis.consumer_group_heartbeat import NOT_SERVED
 from broker.apis.describe_groups import ALL_OPERATIONS, NOT_ASKED
 from broker.groups.consumer_group.assignors.problem import Owned
 from broker.groups.consumer_group.messages import ConsumerGroupDescription, DescribedConsumer
@@ -22,6 +22,7 @@ from protocol.acls import Operation, ResourceType
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiLevel
+from protocol.kafka.id_partitions import by_topic
 
 REPEATED_MEMBERS_MAX = 1_000
 """Limit of the members of repeated groups in an answer. Further repetitions are left out."""

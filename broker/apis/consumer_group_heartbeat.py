@@ -27,6 +27,7 @@ from protocol.errors import ErrorCode
 from protocol.kafka import consumer_heartbeat_codec, messages
 from protocol.kafka.api_keys import ApiLevel
 from protocol.kafka.consumer_heartbeat_codec import NOT_SAID, HeartbeatRequest
+from protocol.kafka.id_partitions import encoded_set
 from protocol.kafka.wire import NO_UUID
 
 MEMBER_HAS_ID_SINCE = 1
@@ -162,20 +163,12 @@ def _respond(request: Request, answer: HeartbeatAnswer) -> None:
         answer.member_id if is_done else None,
         answer.epoch if is_done else 0,
         answer.heartbeat_interval_ms,
-        None if answer.assignment is None else by_topic(answer.assignment),
+        None if answer.assignment is None else encoded_set(answer.assignment),
     )
     if len(body) <= JOINED_MAX:
         request.respond_small(body)
     else:
         request.respond((body,))
-
-
-def by_topic(owned: Owned) -> dict[bytes, list[int]]:
-    """Topic id -> partitions, both in order."""
-    found: dict[bytes, list[int]] = {}
-    for topic_id, partition in sorted(owned):
-        found.setdefault(topic_id, []).append(partition)
-    return found
 
 
 def _partitions(rows: Sequence[tuple[bytes, int]]) -> Owned:

@@ -4,7 +4,8 @@ In v1 each offset has a commit time (-1: now), from which the broker's retention
 in ms; offsets that would expire after the largest timestamp never expire. v6 adds the leader epoch (KIP-320), v7 static members. v0,
 which Kafka stores in ZooKeeper, is not served. Partitions that do not exist get their own errors; the others are committed. A client that
 commits without membership has generation -1 and no member id. If a partition is repeated, the last offset counts. A member of a group of
-the new kind has its epoch in place of a generation (v9, KIP-848). v10 names topics by their ids; UNKNOWN_TOPIC_ID if there is none.
+the new kind has its epoch in place of a generation (v9, KIP-848); before v9 it gets UNSUPPORTED_VERSION. v10 names topics by their ids;
+UNKNOWN_TOPIC_ID if there is none.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from protocol.kafka.offset_commit_codec import BROKERS_RETENTION, NOW
 from protocol.kafka.wire import TopicKey
 from protocol.types import TopicPartition
 
+MEMBER_EPOCH_SINCE = 9
 PARTITIONS_IN_A_STEP = 100
 OFFSETS_AT_ONCE = 1_000
 """Offsets in one batch of the log. A larger request becomes several batches, one after the other."""
@@ -72,20 +74,22 @@ def _begin(context: ApiContext, request: Request) -> StepsTo[None]:
         if len(topics) > 1:
             yield
     if offsets:
-        committer = Committer(body.group_id, body.member_id, body.instance_id, body.generation)
+        knows_epochs = header.api_version >= MEMBER_EPOCH_SINCE
+        committer = Committer(body.group_id, body.member_id, body.instance_id, body.generation, None, knows_epochs)
         Commit(context, committer, offsets, errors, lambda errors: _respond(context, request, keys, errors)).go_on()
     else:
         _respond(context, request, keys, errors)
 
 
 class Committer(NamedTuple):
-    """Who commits. `producer`: the commit is in its transaction."""
+    """Who commits. `producer`: the commit is in its transaction. `knows_epochs`: its request has a version that knows of member epochs."""
 
     group_id: str
     member_id: str
     instance_id: str | None
     generation: int
     producer: TransactionalProducer | None = None
+    knows_epochs: bool = True
 
 
 class Commit:
@@ -125,6 +129,7 @@ class Commit:
                     some,
                     self._committed,
                     producer=by.producer,
+                    knows_epochs=by.knows_epochs,
                 )
                 return
         self._respond(self._errors)

@@ -24,13 +24,14 @@ from broker.coordination.memory_limit import MemoryLimit
 from broker.coordination.ownership import Ownership
 from broker.groups.consumer_group.consumer_group import ConsumerGroup
 from broker.groups.consumer_group.conversion import to_new
-from broker.groups.consumer_group.member import JOINING, MEMBER_BYTES, TOPIC_BYTES
+from broker.groups.consumer_group.member import JOINING, MEMBER_BYTES, topics_bytes
 from broker.groups.consumer_group.messages import (
     ConsumerGroupDescription,
     ConsumerGroupSettings,
     ConsumerHeartbeat,
     HeartbeatAnswer,
 )
+from broker.groups.consumer_group.subscriptions import MATCH_BYTES, REGEX_BYTES
 from broker.groups.consumer_groups import ClusterTopics, ConsumerGroups
 from broker.groups.deletions import GroupDeletions, record_keys
 from broker.groups.effects import GroupEffects
@@ -157,6 +158,7 @@ class GroupCoordinator:
             self._wall_ms,
             config.offsets_commit_timeout_ms / 1000,
             self._downgraded if config.group_consumer_migration_policy in ("bidirectional", "downgrade") else None,
+            sliced,
         )
         metadata.on_change(self._consumers.topics_changed)
         lease.on_stall(self._stood_still)
@@ -227,13 +229,13 @@ class GroupCoordinator:
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
         if error is ErrorCode.NONE and not self._memory.has_room_for(self._growth(held, request)):
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if error is ErrorCode.NONE and held is not None and held.classic is None and held.group.is_empty:
+            error = self._make_classic(held, request)
         if error is not ErrorCode.NONE:
             respond(JoinAnswer(error, request.member_id))
             return
         held = held or self._find_or_make(request.group_id)
         group = held.classic
-        if group is None:
-            group = self._empty_as_classic(held)
         if group is None:
             self._join_new_kind(held, request, respond)
             return
@@ -245,16 +247,16 @@ class GroupCoordinator:
             self._forget_pending_ids()
         self._forget_if_unused(held)
 
-    def _empty_as_classic(self, held: HeldGroup) -> Group | None:
-        """The first classic member makes an empty group of the new kind a classic one. None: it has members, or cannot be stored."""
-        if not held.group.is_empty:
-            return None
-        if held.group.is_stored:
+    def _make_classic(self, held: HeldGroup, request: JoinRequest) -> ErrorCode:
+        """The first classic member makes an empty group of the new kind a classic one, unless the group would refuse it."""
+        group = Group(held.group_id, self._settings, on_transition=self._events.listener(held.group_id))
+        error = self._error_without_group(request) or group.refusal(request)
+        if error is ErrorCode.NONE and held.group.is_stored:
             tombstones = [(key, None) for key in record_keys(held)]
-            if self._writer.store_changes(held.owner.number, tombstones, lambda error: None) is not ErrorCode.NONE:
-                return None
-        held.group = Group(held.group_id, self._settings, on_transition=self._events.listener(held.group_id))
-        return held.group
+            error = self._writer.store_changes(held.owner.number, tombstones, lambda error: None)
+        if error is ErrorCode.NONE:
+            held.group = group
+        return error
 
     def _join_new_kind(self, held: HeldGroup, request: JoinRequest, respond: Callable[[JoinAnswer], None]) -> None:
         """A classic member joins a group of the new kind."""
@@ -367,7 +369,7 @@ class GroupCoordinator:
         may_convert = request.epoch == JOINING and self._config.group_consumer_migration_policy in UPGRADES
         if error is ErrorCode.NONE and has_classic and not may_convert:
             error, message = ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is a group of classic members"
-        if error is ErrorCode.NONE and not self._memory.has_room_for(_growth(held, request)):
+        if error is ErrorCode.NONE and not self._memory.has_room_for(_growth(held, request, self._topics.count)):
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
         if error is not ErrorCode.NONE:
             respond(HeartbeatAnswer(error, message))
@@ -383,14 +385,18 @@ class GroupCoordinator:
         config, configs = self._config, {**defaults(self._config), **self.configs.of(group_id)}
         assignors = tuple(name.strip() for name in config.group_consumer_assignors.split(","))
         return ConsumerGroupSettings(
-            int(configs[SESSION]), int(configs[HEARTBEAT]), config.group_consumer_max_size, assignors
+            int(configs[SESSION]),
+            int(configs[HEARTBEAT]),
+            config.group_consumer_max_size,
+            assignors,
+            config.group_consumer_regex_refresh_interval_ms,
         )
 
     def _group_config_changed(self, group_id: str) -> None:
-        """The next heartbeat of each member has the new settings."""
         held = self._groups.get(group_id)
         if held is not None and held.consumer is not None:
-            held.consumer.settings = self._consumer_settings(group_id)
+            held.consumer.configure(self._consumer_settings(group_id), self._now())
+            self._timers.schedule(held)
 
     def _convert(
         self,
@@ -429,13 +435,16 @@ class GroupCoordinator:
         offsets: Mapping[TopicPartition, CommittedOffset],
         respond: CommitResponder,
         producer: TransactionalProducer | None = None,
+        *,
+        knows_epochs: bool = True,
     ) -> None:
         """The commit is acknowledged when it is below the high watermark (INV-23). The caller has checked that the partitions exist.
 
-        With a `producer`, the offsets count when its transaction is committed. The caller has awaited `verification`.
+        `knows_epochs`: see `ConsumerGroup.check_commit`. With a `producer`, the offsets count when its transaction is committed. The
+        caller has awaited `verification`.
         """
         if producer is None:
-            error = self._commit_error(group_id, member_id, instance_id, generation)
+            error = self._commit_error(group_id, member_id, instance_id, generation, knows_epochs=knows_epochs)
         else:
             error = self._transactional_commit_error(group_id, member_id, instance_id, generation, producer)
         if error is not ErrorCode.NONE:
@@ -488,7 +497,9 @@ class GroupCoordinator:
 
         self._writer.commit(held.owner.number, held.group_id, offsets, written, producer=producer)
 
-    def _commit_error(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+    def _commit_error(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int, *, knows_epochs: bool
+    ) -> ErrorCode:
         error = self.check(group_id, may_be_empty=True)
         held = self._groups.get(group_id)
         if error is not ErrorCode.NONE:
@@ -499,7 +510,7 @@ class GroupCoordinator:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         group = held.group
         if isinstance(group, ConsumerGroup):
-            return group.check_commit(member_id, generation)
+            return group.check_commit(member_id, generation, knows_epochs=knows_epochs)
         return group.check_commit(member_id, instance_id, generation, self._now())
 
     def _transactional_commit_error(
@@ -771,12 +782,15 @@ def _commit_growth(
     return GROUP_BYTES + GroupOffsets().growth(offsets)
 
 
-def _growth(held: HeldGroup | None, request: ConsumerHeartbeat) -> int:
-    """Approximate bytes that a heartbeat adds: a new member, or what it subscribes to."""
-    topics = sum(TOPIC_BYTES + len(topic) for topic in request.topics or ())
+def _growth(held: HeldGroup | None, request: ConsumerHeartbeat, topic_count: int) -> int:
+    """Approximate bytes that a heartbeat adds at most: a new member, what it subscribes to, what its regular expression may match."""
+    added = topics_bytes(request.topics or ())
+    group = held.consumer if held is not None else None
+    if request.regex and (group is None or request.regex not in group.subscriptions.resolved):
+        added += REGEX_BYTES + MATCH_BYTES * topic_count
     if request.epoch != JOINING:
-        return topics
-    return MEMBER_BYTES + topics + (GROUP_BYTES if held is None else 0)
+        return added
+    return MEMBER_BYTES + added + (GROUP_BYTES if held is None else 0)
 
 
 def _listing(held: HeldGroup) -> GroupListing:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from sys import getsizeof
+from typing import NamedTuple
 
 from broker.coordination.ownership import OwnedPartition
 from broker.groups.consumer_group.consumer_group import ConsumerGroup
@@ -53,6 +55,13 @@ class ChangesWrite:
             respond(error)
 
 
+class WaitingRequest(NamedTuple):
+    """`epoch`: of the target that it waits for. `answer` is called when there is one, with NONE, or with the error why there is none."""
+
+    epoch: int
+    answer: Callable[[ErrorCode], None]
+
+
 class HeldGroup:
     """A group and its offsets. When the partition is lost or the group removed, `is_held` becomes false: nothing may act for it then.
 
@@ -66,10 +75,12 @@ class HeldGroup:
         "group_id",
         "is_being_deleted",
         "is_removed",
+        "is_worked_on",
         "last_write",
         "offsets",
         "owner",
         "told",
+        "waiting",
     )
 
     def __init__(self, group_id: str, owner: GroupsPartition, group: AnyGroup, offsets: GroupOffsets) -> None:
@@ -83,6 +94,10 @@ class HeldGroup:
         self.counted_bytes = 0
         self.last_write: ChangesWrite | None = None
         """The last changes of a group of the new kind that are not below the high watermark yet."""
+        self.waiting: deque[WaitingRequest] = deque()
+        """Requests of members of a group of the new kind that wait for a new target, the lowest epoch first."""
+        self.is_worked_on = False
+        """Whether somebody takes the steps to a new target, and answers those who wait for it."""
         self.told = ("Empty", 0)
         """The state and epoch of a group of the new kind that the event log knows."""
 

@@ -138,6 +138,8 @@ class GroupRequests(Protocol):
         offsets: Mapping[TopicPartition, CommittedOffset],
         respond: Callable[[dict[TopicPartition, ErrorCode]], None],
         producer: TransactionalProducer | None = None,
+        *,
+        knows_epochs: bool = True,
     ) -> None:
         """With a `producer`: in its transaction, after `verification`."""
         ...

@@ -569,6 +569,12 @@ class BrokerConfig:
     group_consumer_max_heartbeat_interval_ms: int = setting(
         15_000, minimum=1, maximum=INT_MAX, doc="the most that a group may have of its own"
     )
+    group_consumer_regex_refresh_interval_ms: int = setting(
+        600_000,
+        minimum=10_000,
+        maximum=INT_MAX,
+        doc="groups of the new kind: a regular expression is matched again after that time, as its member may see other topics by then",
+    )
     group_consumer_max_size: int = setting(
         INT_MAX, minimum=1, maximum=INT_MAX, doc="members of a group of the new kind"
     )

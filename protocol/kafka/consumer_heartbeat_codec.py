@@ -6,11 +6,11 @@ v1 adds the regular expression. `tests/unit/protocol/kafka` compares both direct
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from protocol.kafka.framing import MalformedRequest, skip_tagged_fields, unsigned_varint
+from protocol.kafka.framing import MalformedRequest, skip_tagged_fields
 from protocol.kafka.wire import (
     INT,
     REQUEST_ELEMENTS_MAX,
@@ -31,6 +31,7 @@ _TOPIC_ID_BYTES = 16
 _HEAD = struct.Struct(">ih")
 _EPOCH_AND_INTERVAL = struct.Struct(">ii")
 _NO_STRUCT, _STRUCT = b"\xff", b"\x01"
+_NO_TAGS = b"\x00"
 
 
 class HeartbeatRequest(NamedTuple):
@@ -137,27 +138,17 @@ def encode_response(
     member_id: str | None,
     member_epoch: int,
     heartbeat_interval_ms: int,
-    assignment: Mapping[bytes, Iterable[int]] | None,
+    assignment: bytes | None,
     throttle_ms: int = 0,
 ) -> bytes:
-    """The response body, of both versions. `assignment`: topic id -> partitions; None: as before."""
+    """The response body, of both versions. `assignment`: by `id_partitions`; None: as before."""
     return b"".join(
         (
             _HEAD.pack(throttle_ms, error),
             nullable_string(message, True),
             nullable_string(member_id, True),
             _EPOCH_AND_INTERVAL.pack(member_epoch, heartbeat_interval_ms),
-            _NO_STRUCT if assignment is None else _assignment(assignment),
-            b"\x00",
+            _NO_STRUCT if assignment is None else _STRUCT + assignment + _NO_TAGS,
+            _NO_TAGS,
         )
     )
-
-
-def _assignment(assignment: Mapping[bytes, Iterable[int]]) -> bytes:
-    parts = [_STRUCT, unsigned_varint(len(assignment) + 1)]
-    for topic_id, partitions in assignment.items():
-        numbers = tuple(partitions)
-        parts.append(topic_id + unsigned_varint(len(numbers) + 1) + struct.pack(f">{len(numbers)}i", *numbers))
-        parts.append(b"\x00")
-    parts.append(b"\x00")
-    return b"".join(parts)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from broker.groups.consumer_group.assignors.problem import IdPartition, Owned
 from broker.groups.consumer_group.consumer_group import ConsumerGroup
 from broker.groups.consumer_group.member import ClassicProtocols, ConsumerMember, MemberState
-from broker.groups.consumer_group.messages import Change, Topics
+from broker.groups.consumer_group.messages import Change, Topics, Waiting
 from broker.groups.group.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from broker.groups.group.messages import (
     NO_MEMBER,
@@ -32,7 +32,7 @@ from protocol.types import TopicPartition
 
 def join(
     group: ConsumerGroup, request: JoinRequest, topics: Topics, now_s: float
-) -> tuple[JoinAnswer, Sequence[Change]]:
+) -> tuple[JoinAnswer | Waiting, Sequence[Change]]:
     group.begin()
     try:
         answer = _join(group, request, topics, now_s)
@@ -45,7 +45,16 @@ def join(
     return answer, group.taken()
 
 
-def _join(group: ConsumerGroup, request: JoinRequest, topics: Topics, now_s: float) -> JoinAnswer:
+def answer_join(group: ConsumerGroup, waiting: Waiting, now_s: float) -> tuple[JoinAnswer, Sequence[Change]]:
+    """To a JoinGroup that has waited."""
+    group.begin()
+    try:
+        return _answer(group, waiting, now_s), group.taken()
+    except KafkaError as refusal:
+        return JoinAnswer(refusal.code, waiting.member.member_id), ()
+
+
+def _join(group: ConsumerGroup, request: JoinRequest, topics: Topics, now_s: float) -> JoinAnswer | Waiting:
     """Raises KafkaError."""
     names = [protocol.name for protocol in request.protocols]
     if request.protocol_type != CONSUMER_PROTOCOL_TYPE or not group.supports(names):
@@ -64,12 +73,24 @@ def _join(group: ConsumerGroup, request: JoinRequest, topics: Topics, now_s: flo
         rebalance_timeout_ms=request.rebalance_timeout_ms,
         classic=ClassicProtocols(request.session_timeout_ms, request.protocols),
     )
-    group.subscribe(before, member, topics)
-    member = group.step(group.members[member.member_id], owned, now_s)
-    group.touch(member, now_s)
+    group.subscribe(before, member, topics, now_s)
     group.has_come(member.member_id)
+    waiting = Waiting(group.epoch, before, group.members[member.member_id], owned)
+    if group.epoch > group.target_epoch:
+        group.touch(member, now_s)
+        return waiting
+    return _answer(group, waiting, now_s)
+
+
+def _answer(group: ConsumerGroup, waiting: Waiting, now_s: float) -> JoinAnswer:
+    """Raises KafkaError."""
+    member = group.members.get(waiting.member.member_id)
+    if member is None or member.classic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+    protocol = member.classic.protocols[0].name
+    member = group.step(waiting, now_s)
     group.await_request(member, now_s)  # its SyncGroup
-    return JoinAnswer(ErrorCode.NONE, member.member_id, member.epoch, CONSUMER_PROTOCOL_TYPE, names[0])
+    return JoinAnswer(ErrorCode.NONE, member.member_id, member.epoch, CONSUMER_PROTOCOL_TYPE, protocol)
 
 
 def _member_of(group: ConsumerGroup, request: JoinRequest) -> ConsumerMember:

@@ -13,8 +13,7 @@ leaves before the changes behind it are below the high watermark.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
@@ -38,13 +37,14 @@ from broker.groups.consumer_group.messages import (
     TargetChanged,
     TargetEpochChanged,
     Topics,
+    Waiting,
 )
+from broker.groups.consumer_group.pace import Pace
 from broker.groups.consumer_group.reconciliation import next_step
+from broker.groups.consumer_group.subscriptions import State, Subscriptions
 from broker.groups.group.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from protocol.errors import ErrorCode, KafkaError
 
-TOPICS_MAX = 20_000
-"""Limit of the names that the members of a group subscribe to: all are looked up in one turn of the loop."""
 ASSIGNORS: Mapping[str, Assignor] = {assignor.name: assignor for assignor in (UniformAssignor(), RangeAssignor())}
 
 
@@ -60,15 +60,12 @@ class ConsumerGroupState(Enum):
 
 
 class _Before(NamedTuple):
-    """What `undo` puts back besides the members. The dicts are replaced, never changed."""
+    """What `undo` puts back besides the members."""
 
     epoch: int
     target_epoch: int
-    topics: dict[str, tuple[bytes, int]]
-    topics_hash: int
-    resolved: dict[str, frozenset[str]]
-    unresolved: frozenset[str]
-    is_metadata_stale: bool
+    subscriptions: State
+    work: Iterator[None] | None
 
 
 class ConsumerGroup:
@@ -79,18 +76,12 @@ class ConsumerGroup:
         self.settings = settings
         self.epoch = 0
         self.target_epoch = 0
-        self.is_metadata_stale = True
-        """A topic may have come, gone, or grown: the next heartbeat looks."""
         self.must_store_all = False
         """The log may lack a part of what was stored last."""
         self._members = ConsumerMembers()
-        self._topics: dict[str, tuple[bytes, int]] = {}
-        """Those that somebody subscribes to and that exist, as the last look found them."""
-        self._topics_hash = 0
-        self._resolved: dict[str, frozenset[str]] = {}
-        """Regular expression -> the topics that match."""
-        self._unresolved: frozenset[str] = frozenset()
-        """Regular expressions that may match others by now: the next heartbeat of a member that has one finds those that it may see."""
+        self.subscriptions = Subscriptions(self._members)
+        self._work: Iterator[None] | None = None
+        """On the way to a new target. Until it is complete, members follow the one before."""
         self._sessions: dict[str, float] = {}
         self._rebalances: dict[str, tuple[float, int]] = {}
         """Of members that must give up partitions: until when, and their epoch then."""
@@ -109,14 +100,15 @@ class ConsumerGroup:
         """The group as its records say. Every member's session starts again."""
         group = ConsumerGroup(group_id, settings)
         members = group._members
+        resolved: dict[str, frozenset[str]] = {}
         for change in stored:
             match change:
                 case EpochChanged(epoch, topics_hash) if epoch is not None:
-                    group.epoch, group._topics_hash = epoch, topics_hash
+                    group.epoch, group.subscriptions.hash = epoch, topics_hash
                 case TargetEpochChanged(epoch) if epoch is not None:
                     group.target_epoch = epoch
                 case RegexResolved(regex, topics) if topics is not None:
-                    group._resolved[regex] = topics
+                    resolved[regex] = topics
                 case AssignmentChanged(_, member) if member is not None:
                     # No broker stores a partition of two members. If an unreadable record makes it so, the first one counts.
                     taken = members.holders.keys() & member.held
@@ -125,6 +117,7 @@ class ConsumerGroup:
                     members.put(member)
                 case TargetChanged(member_id, target):
                     members.set_target(member_id, target)
+        group.subscriptions.resolved = resolved
         for member in members.by_id.values():
             group.touch(member, now_s)
             group._await_revocation(member, now_s)
@@ -175,8 +168,8 @@ class ConsumerGroup:
 
     @property
     def memory_bytes(self) -> int:
-        """Approximate bytes of the members in memory."""
-        return self._members.bytes
+        """Approximate bytes of the members in memory, and of what their regular expressions match."""
+        return self._members.bytes + self.subscriptions.bytes
 
     @property
     def assignor(self) -> str:
@@ -192,21 +185,15 @@ class ConsumerGroup:
         return self._members.holders.get(partition)
 
     def subscribed_topics(self) -> frozenset[str]:
-        """All names that a member subscribes to, or whose regular expression they match."""
-        return frozenset(self._members.names).union(*self._resolved.values())
+        return self.subscriptions.names()
 
     def is_subscribed(self, topic: str) -> bool:
-        return topic in self._members.names or any(topic in topics for topics in self._resolved.values())
+        return self.subscriptions.has(topic)
 
-    def concerns(self, topics: Set[str], *, has_moved: bool) -> bool:
-        """Whether the members may care for changes of these topics. `has_moved`: one of them has come or gone."""
-        if has_moved and self._members.regexes:
-            return True
-        return not all(map(topics.isdisjoint, (self._members.names.keys(), *self._resolved.values())))
-
-    def topics_of(self, member: ConsumerMember) -> frozenset[str]:
-        """What the member subscribes to, with what its regular expression matches."""
-        return member.topics | self._resolved.get(member.regex, frozenset()) if member.regex else member.topics
+    @property
+    def is_working(self) -> bool:
+        """Whether a new target is on its way: `go_on` is to be called."""
+        return self._work is not None
 
     def describe(self) -> ConsumerGroupDescription:
         return ConsumerGroupDescription(
@@ -227,8 +214,8 @@ class ConsumerGroup:
         """All that is stored of the group."""
         for member in self.members.values():
             yield MemberChanged(member.member_id, member)
-        yield from (RegexResolved(regex, topics) for regex, topics in self._resolved.items())
-        yield EpochChanged(self.epoch, self._topics_hash)
+        yield from (RegexResolved(regex, topics) for regex, topics in self.subscriptions.resolved.items())
+        yield EpochChanged(self.epoch, self.subscriptions.hash)
         for member in self.members.values():
             if self._members.has_target(member.member_id):
                 yield TargetChanged(member.member_id, self.target_of(member.member_id))
@@ -242,7 +229,7 @@ class ConsumerGroup:
             yield AssignmentChanged(member_id, None)
             yield TargetChanged(member_id, None)
             yield MemberChanged(member_id, None)
-        yield from (RegexResolved(regex, None) for regex in self._resolved)
+        yield from (RegexResolved(regex, None) for regex in self.subscriptions.resolved)
         yield TargetEpochChanged(None)
         yield EpochChanged(None)
 
@@ -250,14 +237,15 @@ class ConsumerGroup:
 
     def heartbeat(
         self, request: ConsumerHeartbeat, topics: Topics, now_s: float
-    ) -> tuple[HeartbeatAnswer, Sequence[Change]]:
+    ) -> tuple[HeartbeatAnswer | Waiting, Sequence[Change]]:
         member = self.members.get(request.member_id)
-        if member is not None and self._is_only_alive(member, request):
+        if member is not None and self._is_only_alive(member, request, now_s):
             self.touch(member, now_s)
             return HeartbeatAnswer(
                 ErrorCode.NONE, "", member.member_id, member.epoch, self.settings.heartbeat_interval_ms
             ), ()
         self.begin()
+        answer: HeartbeatAnswer | Waiting
         try:
             if request.epoch in (LEAVING, LEAVING_FOR_A_WHILE):
                 answer = self._leave(request)
@@ -284,25 +272,46 @@ class ConsumerGroup:
             self.raise_epoch()
         return self.taken()
 
-    def look_again(self, topics: Topics) -> list[Change]:
-        """For a heartbeat of the classic protocol: takes the topics as they are now, if they may be others."""
-        if not self.is_metadata_stale or self.is_empty:
-            return []
+    def answer(self, waiting: Waiting, now_s: float) -> tuple[HeartbeatAnswer, Sequence[Change]]:
+        """To a heartbeat that has waited."""
         self.begin()
-        if self._look(topics, None):
-            self.raise_epoch()
-            self._assign()
+        try:
+            return self._answer(waiting, now_s), self.taken()
+        except KafkaError as refusal:
+            return HeartbeatAnswer(refusal.code, refusal.message), ()
+
+    def look_again(self, topics: Topics) -> Sequence[Change]:
+        """For a heartbeat of the classic protocol: takes the topics as they are now, if they may be others."""
+        if not self.subscriptions.is_stale:
+            return ()
+        self.begin()
+        self.make_target(topics)
         return self.taken()
+
+    def go_on(self) -> Sequence[Change]:
+        """The next step to the new target. What it has by then may be stored: the target counts when its epoch is in the log."""
+        self.begin()
+        self._step_of_work()
+        return self.taken()
+
+    def give_up_work(self) -> None:
+        """The next heartbeat begins it again."""
+        self._work = None
+        self.subscriptions.is_stale = True
+
+    def configure(self, settings: ConsumerGroupSettings, now_s: float) -> None:
+        """Other settings. A shorter session time-out counts from now on, a longer one from the next heartbeat of each member."""
+        self.settings = settings
+        for member_id, at in self._sessions.items():
+            self._sessions[member_id] = min(at, now_s + self._session_ms(self.members[member_id]) / 1000)
 
     def undo(self, now_s: float) -> None:
         """As if the last event had not happened, which had changes. Sessions go on."""
         self._changes = []
         self._members.undo()
         before = self._before
-        self.epoch, self.target_epoch = before.epoch, before.target_epoch
-        self._topics, self._topics_hash = before.topics, before.topics_hash
-        self._resolved, self._unresolved = before.resolved, before.unresolved
-        self.is_metadata_stale = before.is_metadata_stale
+        self.epoch, self.target_epoch, self._work = before.epoch, before.target_epoch, before.work
+        self.subscriptions.restore(before.subscriptions)
         for member in self.members.values():
             if member.member_id not in self._sessions:
                 self.touch(member, now_s)
@@ -313,41 +322,57 @@ class ConsumerGroup:
             if (member.member_id in self._rebalances) is not (member.state is MemberState.UNREVOKED_PARTITIONS):
                 self._await_revocation(member, now_s)
 
-    def check_commit(self, member_id: str, epoch: int) -> ErrorCode:
-        """Whether a member may commit or fetch offsets. STALE_MEMBER_EPOCH makes it take its newest epoch (OffsetCommit v9)."""
+    def check_commit(self, member_id: str, epoch: int, *, knows_epochs: bool = True) -> ErrorCode:
+        """Whether a member may commit or fetch offsets. STALE_MEMBER_EPOCH makes it take its newest epoch. `knows_epochs`: the request has
+        a version that knows of member epochs, as a member of the new protocol needs (OffsetCommit v9)."""
         if epoch < 0 and self.is_empty:
             return ErrorCode.NONE  # an admin, or a consumer without a group, commits for a group without members
         member = self.members.get(member_id)
         if member is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
+        if member.classic is None and not knows_epochs:
+            return ErrorCode.UNSUPPORTED_VERSION
         if epoch == member.epoch:
             return ErrorCode.NONE
         return ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
 
     # -- a heartbeat --------------------------------------------------------------------------------------------------
 
-    def _beat(self, request: ConsumerHeartbeat, topics: Topics, now_s: float) -> HeartbeatAnswer:
+    def _beat(self, request: ConsumerHeartbeat, topics: Topics, now_s: float) -> HeartbeatAnswer | Waiting:
         """Raises KafkaError."""
         if request.assignor is not None and request.assignor not in self.settings.assignors:
             known = ", ".join(self.settings.assignors)
             raise KafkaError(ErrorCode.UNSUPPORTED_ASSIGNOR, f"{request.assignor!r} is no assignor; there are {known}")
         before = self._member_of(request)
         member = _updated(before, request)
-        self.subscribe(before, member, topics)
-        member = self.step(self.members[member.member_id], request.owned, now_s)
-        self.touch(member, now_s)
-        is_told = request.epoch == JOINING or request.is_full or member.assigned != before.assigned
+        is_other = self.subscribe(before, member, topics, now_s)
+        member = self.members[member.member_id]
+        is_joining = request.epoch == JOINING
+        epoch = self.epoch if is_other or is_joining else self.target_epoch
+        waiting = Waiting(epoch, before, member, request.owned, is_joining or request.is_full)
+        if epoch > self.target_epoch:
+            self.touch(member, now_s)
+            return waiting
+        return self._answer(waiting, now_s)
+
+    def _answer(self, waiting: Waiting, now_s: float) -> HeartbeatAnswer:
+        """Raises KafkaError."""
+        member = self.step(waiting, now_s)
+        must_tell = waiting.must_tell or member.assigned != waiting.before.assigned
         return HeartbeatAnswer(
             ErrorCode.NONE,
             "",
             member.member_id,
             member.epoch,
             self.settings.heartbeat_interval_ms,
-            member.assigned if is_told else None,
+            member.assigned if must_tell else None,
         )
 
-    def subscribe(self, before: ConsumerMember, member: ConsumerMember, topics: Topics) -> None:
-        """Takes what the member subscribes to, and makes a new target if one is needed. Raises KafkaError for a regular expression."""
+    def subscribe(self, before: ConsumerMember, member: ConsumerMember, topics: Topics, now_s: float) -> bool:
+        """Takes what the member subscribes to: whether it is something else than before. A new target follows, perhaps at once.
+
+        Raises KafkaError for what nobody can subscribe to.
+        """
         is_new = before.member_id not in self.members
         if is_new or (member is not before and member.subscription != before.subscription):
             self._members.put(member)
@@ -357,12 +382,13 @@ class ConsumerGroup:
             before.regex,
             before.assignor,
         )
-        if is_other or self.is_metadata_stale or member.regex in self._unresolved:
-            is_other = self._look(topics, member.regex) or is_other
         if is_other:
+            self.subscriptions.check()
+            self._changes += self.subscriptions.forget_unused(before.regex)
             self.raise_epoch()
-        if self.epoch > self.target_epoch:
-            self._assign()
+        self.subscriptions.ask(member, topics, self.settings, now_s)
+        self.make_target(topics)
+        return is_other
 
     def touch(self, member: ConsumerMember, now_s: float) -> None:
         """The member is alive: its session starts again."""
@@ -392,13 +418,13 @@ class ConsumerGroup:
         """The static member with this id."""
         return self.members.get(self._members.instances.get(instance_id, ""))
 
-    def _is_only_alive(self, member: ConsumerMember, request: ConsumerHeartbeat) -> bool:
+    def _is_only_alive(self, member: ConsumerMember, request: ConsumerHeartbeat, now_s: float) -> bool:
         """Whether the heartbeat changes nothing: by far the most do not. The member has its target, and the target is the group's."""
         return (
             request.epoch == member.epoch == self.target_epoch == self.epoch
             and member.state is MemberState.STABLE
-            and not self.is_metadata_stale
-            and member.regex not in self._unresolved
+            and not self.subscriptions.is_stale
+            and not self.subscriptions.is_due(member.regex, now_s)
             and request.instance_id is None
             and not request.says_more
             and request.client_id == member.client_id
@@ -455,66 +481,23 @@ class ConsumerGroup:
         )
         return member
 
-    def _look(self, topics: Topics, own_regex: str | None) -> bool:
-        """Takes the topics as they are now. Whether a new target is needed. Raises KafkaError for the member's `own_regex`.
-
-        Other regular expressions match what they did: `topics` has what this member may see, and theirs may see less, or more.
-        """
-        if len(self._members.names) > TOPICS_MAX:
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST, f"the members of a group subscribe to {TOPICS_MAX} topics at most, by name"
-            )
-        resolved = {regex: self._resolved.get(regex, frozenset()) for regex in self._members.regexes}
-        others = self._members.regexes.keys() if self.is_metadata_stale else self._unresolved
-        self._unresolved = frozenset(regex for regex in others if regex in resolved and regex != own_regex)
-        if own_regex:
-            resolved[own_regex] = topics.matching(own_regex)
-        gone = [regex for regex in self._resolved if regex not in resolved]
-        new = [regex for regex, names in resolved.items() if self._resolved.get(regex) != names]
-        self._changes += (RegexResolved(regex, None) for regex in gone)
-        self._changes += (RegexResolved(regex, resolved[regex]) for regex in new)
-        self._resolved = resolved
-        found = {name: topics.find(name) for name in sorted(self.subscribed_topics())}
-        self._topics = {name: topic for name, topic in found.items() if topic is not None}
-        before, self._topics_hash = self._topics_hash, _hash(self._topics)
-        self.is_metadata_stale = False
-        return bool(new) or self._topics_hash != before
-
     def raise_epoch(self) -> None:
         self.epoch += 1
-        self._changes.append(EpochChanged(self.epoch, self._topics_hash))
+        self._changes.append(EpochChanged(self.epoch, self.subscriptions.hash))
 
-    def _assign(self) -> None:
-        """A new target, for the group's epoch."""
-        ids = {name: topic_id for name, (topic_id, _) in self._topics.items()}
-        of_names: dict[tuple[frozenset[str], str | None], frozenset[bytes]] = {}
-        subscribers = []
-        for member in self.members.values():
-            subscription = (member.topics, member.regex)
-            topics = of_names.get(subscription)
-            if topics is None:
-                names = self.topics_of(member)
-                topics = of_names[subscription] = frozenset(ids[name] for name in names if name in ids)
-            subscribers.append(Subscriber(member.member_id, member.order, topics, self.target_of(member.member_id)))
-        problem = Problem(subscribers, dict(self._topics.values()))
-        for member_id, target in ASSIGNORS[self.assignor].assign(problem).items():
-            if not self._members.has_target(member_id) or target != self.target_of(member_id):
-                self._members.set_target(member_id, target)
-                self._changes.append(TargetChanged(member_id, target))
-        self.target_epoch = self.epoch
-        self._changes.append(TargetEpochChanged(self.target_epoch))
-
-    def step(self, member: ConsumerMember, owned: Owned | None, now_s: float) -> ConsumerMember:
-        holders = self._members.holders
-
-        def is_free(partition: IdPartition) -> bool:
-            return holders.get(partition, member.member_id) == member.member_id
-
-        stepped = next_step(member, self.target_epoch, self.target_of(member.member_id), is_free, owned)
+    def step(self, waiting: Waiting, now_s: float) -> ConsumerMember:
+        """The member's next step to its target, for a request of it. Raises KafkaError(UNKNOWN_MEMBER_ID) if it has left meanwhile."""
+        member_id = waiting.member.member_id
+        member = self.members.get(member_id)
+        if member is None or member.is_away:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id!r} is no member of the group")
+        owned = waiting.owned if member is waiting.member else None  # it may read more by now
+        stepped = next_step(member, self.target_epoch, self.target_of(member_id), self._members.holders, owned)
         if stepped != member:
             self._members.put(stepped)
-            self._changes.append(AssignmentChanged(stepped.member_id, stepped))
+            self._changes.append(AssignmentChanged(member_id, stepped))
             self._await_revocation(stepped, now_s)
+        self.touch(stepped, now_s)
         return stepped
 
     def _await_revocation(self, member: ConsumerMember, now_s: float) -> None:
@@ -523,6 +506,73 @@ class ConsumerGroup:
             self._rebalances[member.member_id] = (until, member.epoch)
         else:
             self._rebalances.pop(member.member_id, None)
+
+    # -- a new target -------------------------------------------------------------------------------------------------
+
+    def make_target(self, topics: Topics) -> None:
+        """Begins to make one, if it is needed. That of a small group is complete after one step: in the event that needs it."""
+        is_needed = self.subscriptions.must_look or self.epoch > self.target_epoch
+        if self._work is not None or not is_needed or self.is_empty:
+            return
+        self._work = self._working(topics)
+        self._step_of_work()
+
+    def _step_of_work(self) -> None:
+        try:
+            if self._work is not None:
+                next(self._work)
+        except StopIteration:
+            self._work = None
+
+    def _working(self, topics: Topics) -> Iterator[None]:
+        """Until the target is that of the group's epoch. Members that come meanwhile are in the next one."""
+        while not self.is_empty:
+            if self.subscriptions.must_look:
+                changes, is_other = yield from self.subscriptions.look(topics)
+                self._changes += changes
+                if is_other and self.epoch > self.target_epoch:
+                    self._changes.append(EpochChanged(self.epoch, self.subscriptions.hash))
+                elif is_other:
+                    self.raise_epoch()
+            if self.epoch > self.target_epoch:
+                yield from self._assigning()
+            if not self.subscriptions.must_look and self.epoch == self.target_epoch:
+                break
+            yield
+
+    def _assigning(self) -> Iterator[None]:
+        """Any part of the new targets may be stored without the rest: whatever they are, a partition has one holder."""
+        pace, epoch, assignor = Pace(), self.epoch, ASSIGNORS[self.assignor]
+        members = [(member, self.target_of(member_id)) for member_id, member in self.members.items()]
+        found = {name: topic for name, topic in self.subscriptions.topics.items() if topic is not None}
+        of_names: dict[tuple[frozenset[str], frozenset[str]], frozenset[bytes]] = {}
+        resolved = self.subscriptions.resolved
+        subscribers = []
+        for member, target in members:
+            names = member.topics, resolved.get(member.regex or "", frozenset())
+            topics = of_names.get(names)
+            if topics is None:
+                topics = of_names[names] = frozenset(found[name][0] for name in names[0] | names[1] if name in found)
+            subscribers.append(Subscriber(member.member_id, member.order, topics, target))
+            if pace.has_done(1 + len(topics)):
+                yield
+        targets = yield from assignor.assign(Problem(subscribers, dict(found.values())))
+        for subscriber in subscribers:
+            target = targets[subscriber.member_id]
+            self._set_target(subscriber, target)
+            if pace.has_done(1 + len(target)):
+                yield
+        self.target_epoch = epoch
+        self._changes.append(TargetEpochChanged(epoch))
+
+    def _set_target(self, subscriber: Subscriber, target: Owned) -> None:
+        """For the static member that has taken the place of another one meanwhile, too."""
+        member = self.members.get(subscriber.member_id) or self.instance(subscriber.order)
+        if member is None:
+            return
+        if not self._members.has_target(member.member_id) or target != self.target_of(member.member_id):
+            self._members.set_target(member.member_id, target)
+            self._changes.append(TargetChanged(member.member_id, target))
 
     # -- leaving ------------------------------------------------------------------------------------------------------
 
@@ -561,6 +611,7 @@ class ConsumerGroup:
         """Takes the member out, with all that it held."""
         member_id = member.member_id
         self._members.remove(member_id)
+        self._changes += self.subscriptions.forget_unused(member.regex)
         self._sessions.pop(member_id, None)
         self._rebalances.pop(member_id, None)
         self._awaited.pop(member_id, None)
@@ -577,15 +628,7 @@ class ConsumerGroup:
         self._before = self._snapshot()
 
     def _snapshot(self) -> _Before:
-        return _Before(
-            self.epoch,
-            self.target_epoch,
-            self._topics,
-            self._topics_hash,
-            self._resolved,
-            self._unresolved,
-            self.is_metadata_stale,
-        )
+        return _Before(self.epoch, self.target_epoch, self.subscriptions.state(), self._work)
 
     def taken(self) -> list[Change]:
         changes, self._changes = self._changes, []
@@ -630,13 +673,3 @@ def _updated(member: ConsumerMember, request: ConsumerHeartbeat) -> ConsumerMemb
         assignor=request.assignor if request.assignor is not None else member.assignor,
         rebalance_timeout_ms=timeout_ms if timeout_ms is not None else member.rebalance_timeout_ms,
     )
-
-
-def _hash(topics: Mapping[str, tuple[bytes, int]]) -> int:
-    """What the group's epoch was made for, in 8 bytes; 0 without topics."""
-    if not topics:
-        return 0
-    text = b"".join(
-        b"%b\0%b%d;" % (name.encode(), topic_id, count) for name, (topic_id, count) in sorted(topics.items())
-    )
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big", signed=True)

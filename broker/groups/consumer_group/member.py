@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -92,15 +93,19 @@ class ConsumerMember:
         )
 
     def size(self) -> int:
-        """Approximate bytes in memory, with the target."""
+        """Approximate bytes in memory, with the target, without the names that it subscribes to (`topics_bytes`)."""
         texts = (self.member_id, self.instance_id, self.rack_id, self.client_id, self.regex, self.assignor)
         return (
             MEMBER_BYTES
             + sum(len(text) * 2 for text in texts if text is not None)
-            + sum(TOPIC_BYTES + len(topic) for topic in self.topics)
             + PARTITION_BYTES * len(self.held)
             + (protocols_bytes(self.classic.protocols) if self.classic is not None else 0)
         )
 
     def at_epoch(self, epoch: int) -> ConsumerMember:
         return self if epoch == self.epoch else replace(self, epoch=epoch, previous_epoch=self.epoch)
+
+
+def topics_bytes(names: Iterable[str]) -> int:
+    """Approximate bytes in memory of names that a member subscribes to."""
+    return sum(TOPIC_BYTES + len(name) for name in names)

@@ -9,7 +9,7 @@ from collections import Counter
 from typing import TypeVar
 
 from broker.groups.consumer_group.assignors.problem import NOTHING, IdPartition, Owned
-from broker.groups.consumer_group.member import ConsumerMember, MemberState
+from broker.groups.consumer_group.member import ConsumerMember, MemberState, topics_bytes
 
 
 class ConsumerMembers:
@@ -56,15 +56,13 @@ class ConsumerMembers:
         """Adds the member, or replaces what it was."""
         before = self.by_id.get(member.member_id)
         self._before.setdefault(member.member_id, before)
-        if before is not None:
-            self._unlink(before)
-        self._link(member)
+        self._change(before, member)
 
     def remove(self, member_id: str) -> None:
         """With all that it held, and its target."""
         member = self.by_id[member_id]
         self._before.setdefault(member_id, member)
-        self._unlink(member)
+        self._change(member, None)
         self.set_target(member_id, None)
 
     def set_target(self, member_id: str, target: Owned | None) -> None:
@@ -82,10 +80,10 @@ class ConsumerMembers:
     def undo(self) -> None:
         for member_id in self._before:
             if member_id in self.by_id:
-                self._unlink(self.by_id[member_id])
+                self._change(self.by_id[member_id], None)  # all of them first: they may hold what another one held
         for member in self._before.values():
             if member is not None:
-                self._link(member)
+                self._change(None, member)
         for member_id, target in self._targets_before.items():
             if target is None:
                 self._targets.pop(member_id, None)
@@ -93,28 +91,42 @@ class ConsumerMembers:
                 self._targets[member_id] = target
         self.begin()
 
-    def _link(self, member: ConsumerMember) -> None:
-        member_id = member.member_id
-        self.by_id[member_id] = member
-        for partition in member.held:
-            holder = self.holders.setdefault(partition, member_id)
-            assert holder == member_id, "a partition has two holders"
-        if member.instance_id is not None:
-            self.instances[member.instance_id] = member_id
-        self._count(member, 1)
-
-    def _unlink(self, member: ConsumerMember) -> None:
-        member_id = member.member_id
-        del self.by_id[member_id]
-        for partition in member.held:
+    def _change(self, before: ConsumerMember | None, member: ConsumerMember | None) -> None:
+        """None: it is not there. What is the same before and after is left as it is: a member may hold, or name, thousands of things."""
+        held_before = before.held if before is not None else NOTHING
+        held = member.held if member is not None else NOTHING
+        for partition in held_before - held:
             del self.holders[partition]
-        if member.instance_id is not None and self.instances.get(member.instance_id) == member_id:
-            del self.instances[member.instance_id]
-        self._count(member, -1)
+        if before is not None:
+            del self.by_id[before.member_id]
+            if before.instance_id is not None and self.instances.get(before.instance_id) == before.member_id:
+                del self.instances[before.instance_id]
+            self._count(before, -1)
+        if member is not None:
+            self.by_id[member.member_id] = member
+            if member.instance_id is not None:
+                self.instances[member.instance_id] = member.member_id
+            self._count(member, 1)
+            got = held - held_before
+            assert self.holders.keys().isdisjoint(got), "a partition has two holders"
+            self.holders.update(dict.fromkeys(got, member.member_id))
+        topics_before = before.topics if before is not None else None
+        topics = member.topics if member is not None else None
+        if topics is not topics_before:
+            self._count_names(topics_before or frozenset(), -1)
+            self._count_names(topics or frozenset(), 1)
+
+    def _count_names(self, names: frozenset[str], by: int) -> None:
+        counts = self.names
+        for name in names:
+            count = counts[name] + by
+            if count:
+                counts[name] = count
+            else:
+                del counts[name]
+        self.bytes += by * topics_bytes(names)
 
     def _count(self, member: ConsumerMember, by: int) -> None:
-        for name in member.topics:
-            _add(self.names, name, by)
         if member.regex:
             _add(self.regexes, member.regex, by)
         if member.assignor is not None:

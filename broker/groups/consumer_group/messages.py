@@ -5,6 +5,7 @@ Times are monotonic seconds (`now_s`), durations milliseconds as on the wire.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -24,19 +25,27 @@ class Topics(Protocol):
         """None: there is no topic with this id."""
         ...
 
-    def matching(self, regex: str) -> frozenset[str]:
-        """The names that match. Raises KafkaError(INVALID_REGULAR_EXPRESSION)."""
+    def check(self, regex: str) -> None:
+        """Raises KafkaError(INVALID_REGULAR_EXPRESSION)."""
+        ...
+
+    def matching(self, regex: str) -> Generator[None, None, frozenset[str]]:
+        """The names that match."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupSettings:
-    """`group.consumer.*` of the broker or the group. `assignors`: names; the first is the default."""
+    """`group.consumer.*` of the broker or the group. `assignors`: names; the first is the default.
+
+    `regex_refresh_ms`: a regular expression is resolved again after that time.
+    """
 
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
     max_size: int = 2**31 - 1
     assignors: tuple[str, ...] = ("uniform", "range")
+    regex_refresh_ms: int = 600_000
 
 
 class ConsumerHeartbeat(NamedTuple):
@@ -85,6 +94,20 @@ class HeartbeatAnswer(NamedTuple):
     epoch: int = -1
     heartbeat_interval_ms: int = 0
     assignment: Owned | None = None
+
+
+class Waiting(NamedTuple):
+    """A heartbeat or a JoinGroup of a member that is answered when the group has a target of this epoch, or of a later one.
+
+    `before`, `member`: as the member was before the request, and after. `owned`: what the request says that it reads. `must_tell`: the
+    answer has the assignment in any case.
+    """
+
+    epoch: int
+    before: ConsumerMember
+    member: ConsumerMember
+    owned: Owned | None
+    must_tell: bool = False
 
 
 class DescribedConsumer(NamedTuple):

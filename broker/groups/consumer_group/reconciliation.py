@@ -6,7 +6,7 @@ any more; only then is it free for the member whose target it is in.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
 
 from broker.groups.consumer_group.assignors.problem import NOTHING, IdPartition, Owned
@@ -17,11 +17,11 @@ def next_step(
     member: ConsumerMember,
     target_epoch: int,
     target: Owned,
-    is_free: Callable[[IdPartition], bool],
+    holders: Mapping[IdPartition, str],
     owned: Owned | None,
 ) -> ConsumerMember:
-    """The member after its heartbeat. `is_free`: whether nobody holds the partition. `owned`: what the member says that it reads; None: it
-    did not say."""
+    """The member after its heartbeat. `holders`: partition -> the member that holds it. `owned`: what the member says that it reads; None:
+    it did not say."""
     if member.state is MemberState.STABLE and member.epoch == target_epoch:
         return member
     epoch = member.epoch
@@ -34,6 +34,6 @@ def next_step(
     if lost and (owned is None or owned & lost):
         return replace(member.at_epoch(epoch), state=MemberState.UNREVOKED_PARTITIONS, assigned=kept, revoking=lost)
     wanted = target - kept
-    free = frozenset(partition for partition in wanted if is_free(partition))
+    free = wanted.difference(holders) | (wanted & member.revoking)
     state = MemberState.STABLE if len(free) == len(wanted) else MemberState.UNRELEASED_PARTITIONS
     return replace(member.at_epoch(target_epoch), state=state, assigned=kept | free, revoking=NOTHING)

@@ -186,7 +186,7 @@ class Group:
 
     def join(self, request: JoinRequest, ticket: int, now_s: float, wall_ms: int) -> list[Effect]:
         self._at.set(now_s, wall_ms)
-        error = self._join_error(request)
+        error = self.refusal(request)
         if error is ErrorCode.GROUP_MAX_SIZE_REACHED:
             # The group is full: others have taken the place of this member, or its metadata has become too large.
             self._members.forget_pending(request.member_id)
@@ -203,8 +203,8 @@ class Group:
             self._join_again(request, ticket)
         return self._settled()
 
-    def _join_error(self, request: JoinRequest) -> ErrorCode:
-        """The checks that new and old members share (BAD-32)."""
+    def refusal(self, request: JoinRequest) -> ErrorCode:
+        """Why the group does not take the request; NONE if it does. The checks that new and old members share (BAD-32)."""
         if not self._settings.min_session_ms <= request.session_timeout_ms <= self._settings.max_session_ms:
             return ErrorCode.INVALID_SESSION_TIMEOUT
         if self.state is GroupState.DEAD:

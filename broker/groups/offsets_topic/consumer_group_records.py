@@ -41,6 +41,7 @@ from broker.groups.consumer_group.messages import (
 from broker.groups.group.messages import Protocol
 from protocol.kafka import wire
 from protocol.kafka.framing import MalformedRequest, read_unsigned_varint, skip_tagged_fields, unsigned_varint
+from protocol.kafka.id_partitions import encoded_set
 
 VALUE_VERSION: Final = 0
 HASH_TAG: Final = 0
@@ -98,7 +99,7 @@ def encode(group_id: str, change: Change, now_ms: int) -> Record:
         case MemberChanged(member_id, member):
             return _key(ConsumerKeyKind.MEMBER, group_id, member_id), None if member is None else _subscription(member)
         case TargetChanged(member_id, target):
-            value = None if target is None else _VERSION + _partitions(target) + _NO_TAGS
+            value = None if target is None else _VERSION + encoded_set(target) + _NO_TAGS
             return _key(ConsumerKeyKind.TARGET, group_id, member_id), value
         case AssignmentChanged(member_id, member):
             key = _key(ConsumerKeyKind.ASSIGNMENT, group_id, member_id)
@@ -150,23 +151,12 @@ def _classic(classic: ClassicProtocols) -> bytes:
 
 def _assignment(member: ConsumerMember) -> bytes:
     head = _EPOCHS_AND_STATE.pack(member.epoch, member.previous_epoch, member.state.value)
-    return _VERSION + head + _partitions(member.assigned) + _partitions(member.revoking) + _NO_TAGS
+    return _VERSION + head + encoded_set(member.assigned) + encoded_set(member.revoking) + _NO_TAGS
 
 
 def _strings(texts: Iterable[str]) -> bytes:
     parts = [wire.string(text, flexible=True) for text in texts]
     return unsigned_varint(len(parts) + 1) + b"".join(parts)
-
-
-def _partitions(owned: Owned) -> bytes:
-    by_topic: dict[bytes, list[int]] = {}
-    for topic_id, partition in sorted(owned):
-        by_topic.setdefault(topic_id, []).append(partition)
-    parts = [unsigned_varint(len(by_topic) + 1)]
-    for topic_id, numbers in by_topic.items():
-        parts.append(topic_id + unsigned_varint(len(numbers) + 1) + struct.pack(f">{len(numbers)}i", *numbers))
-        parts.append(_NO_TAGS)
-    return b"".join(parts)
 
 
 # -- decoding -----------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from protocol.types import TopicPartition
 log = logging.getLogger(__name__)
 
 BATCH_BYTES_MAX = 256 * 1024
-"""Maximum bytes in a batch of several tombstones, or of changes of a consumer group: well below any sensible max.message.bytes."""
+"""Maximum bytes in a batch of several tombstones, or in a part of a large consumer group: well below any sensible max.message.bytes."""
 REPLICATED_WITHIN_MS = 300_000
 """How long changes of a consumer group may wait for their replication. Their answers wait shorter (`consumer_groups`)."""
 
@@ -42,18 +42,18 @@ _UNAVAILABLE = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
 }
-_TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE)
+TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE)
 GROUP_ERRORS = {
     **_UNAVAILABLE,
     ErrorCode.REQUEST_TIMED_OUT: ErrorCode.REBALANCE_IN_PROGRESS,
-    **dict.fromkeys(_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
+    **dict.fromkeys(TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
     ErrorCode.INVALID_REQUEST: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
 """The error of an append -> the error for the group (GroupMetadataManager.storeGroup). Other errors stay as they are."""
 COMMIT_ERRORS = {
     **_UNAVAILABLE,
     ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    **dict.fromkeys(_TOO_LARGE, ErrorCode.INVALID_COMMIT_OFFSET_SIZE),
+    **dict.fromkeys(TOO_LARGE, ErrorCode.INVALID_COMMIT_OFFSET_SIZE),
     ErrorCode.INVALID_REQUEST: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
 }
 """The error of an append -> the error for the committer (GroupMetadataManager.maybeConvertOffsetCommitError)."""
@@ -159,18 +159,28 @@ class OffsetsWriter:
             self.append(partition, [(key, None) for key in batch], appended)
 
     def store_changes(
-        self, partition: int, records: Sequence[tuple[bytes, bytes | None]], respond: Stored
+        self,
+        partition: int,
+        records: Sequence[tuple[bytes, bytes | None]],
+        respond: Stored,
+        *,
+        may_split: bool = False,
     ) -> ErrorCode:
-        """Appends what has changed in a consumer group of the new kind, in one batch or in several without a pause. Of records with the
-        same key the last one counts. Those that fill a batch each are the first: the log may refuse them, and then has no others.
+        """Appends what has changed in a consumer group of the new kind, in one batch, so that a part of it is never there without the rest.
+        Of records with the same key the last one counts. `may_split`: a large change may take several batches, without a pause.
 
         NONE: all of it is in the log, and `respond` is called once, when it is below the high watermark or this broker does not lead the
-        partition any more: perhaps before this returns. Another error: nothing follows; REQUEST_TIMED_OUT: a part is in the log.
+        partition any more: perhaps before this returns. Another error: nothing follows; REQUEST_TIMED_OUT: a part is in the log; one of
+        TOO_LARGE: it needs a larger batch than the topic takes.
         """
         last = dict(records)
-        large = [record for record in last.items() if _size(record) > BATCH_BYTES_MAX]
-        small = (record for record in last.items() if _size(record) <= BATCH_BYTES_MAX) if large else last.items()
-        batches = [*([record] for record in large), *_batches(small, _size)]
+        batches = [list(last.items())]
+        if may_split:
+            large = [
+                record for record in last.items() if _size(record) > BATCH_BYTES_MAX
+            ]  # the first: the log may refuse them
+            small = (record for record in last.items() if _size(record) <= BATCH_BYTES_MAX)
+            batches = [*([record] for record in large), *_batches(small, _size)]
         waiting = len(batches)
         refused = ErrorCode.NONE
         is_asking = True
@@ -192,7 +202,9 @@ class OffsetsWriter:
             if refused is not ErrorCode.NONE:
                 waiting = -1
                 log.error("%d records of a consumer group could not be stored: %s", len(records), refused.name)
-                return ErrorCode.REQUEST_TIMED_OUT if number else GROUP_ERRORS.get(refused, refused)
+                if number:
+                    return ErrorCode.REQUEST_TIMED_OUT
+                return refused if refused in TOO_LARGE else GROUP_ERRORS.get(refused, refused)
         is_asking = False
         return ErrorCode.NONE
 

@@ -9,7 +9,7 @@ returns a target for each member, in which
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -23,6 +23,8 @@ class IdPartition(NamedTuple):
 
 Owned = frozenset[IdPartition]
 NOTHING: Owned = frozenset()
+Targets = dict[str, Owned]
+"""Member id -> its target, also for members without a partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +44,8 @@ class Problem:
     members: Sequence[Subscriber]
     partitions: Mapping[bytes, int]
 
-    def subscribers(self, topic_id: bytes) -> list[Subscriber]:
-        return [member for member in self.members if topic_id in member.topics]
+    def in_order(self) -> list[Subscriber]:
+        return sorted(self.members, key=lambda member: (member.order, member.member_id))
 
 
 class Assignor(Protocol):
@@ -51,5 +53,6 @@ class Assignor(Protocol):
 
     name: str
 
-    def assign(self, problem: Problem) -> dict[str, Owned]:
-        """Member id -> its target, also for members without a partition."""
+    def assign(self, problem: Problem) -> Generator[None, None, Targets]:
+        """In steps (`Pace`)."""
+        ...

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from broker.groups.consumer_group import pace
 from broker.groups.consumer_group.assignors.problem import NOTHING, IdPartition, Owned
 from broker.groups.consumer_group.member import LEAVING, LEAVING_FOR_A_WHILE, MemberState
 from broker.groups.consumer_group.messages import ConsumerGroupSettings, ConsumerHeartbeat, HeartbeatAnswer
-from broker.groups.group.messages import Protocol
+from broker.groups.consumer_group.subscriptions import MATCH_BYTES
+from broker.groups.group.messages import CommittedOffset, Protocol
 from protocol.errors import ErrorCode
-from tests.support.group_cluster import GROUP, GroupCluster, turns
+from protocol.types import TopicPartition
+from tests.support.group_cluster import GROUP, READ, GroupCluster, turns
 
 T = uuid.UUID(int=10).bytes
 """The id of the topic `t`, which has ten partitions."""
@@ -214,6 +218,46 @@ async def test_a_group_has_settings_of_its_own(pair: GroupCluster) -> None:
     assert pair.consumer_heartbeat(1, "a", epoch)[0].error is ErrorCode.NONE
 
 
+async def test_a_shorter_session_counts_from_now_on(pair: GroupCluster) -> None:
+    """Also of a member whose heartbeat came before."""
+    configs = {"consumer.session.timeout.ms": "60000"}
+    pair.coordinators[1].configs.changed({f"groups/{GROUP}": configs})
+    await joined(pair, 1, "a")
+    pair.coordinators[1].configs.changed({f"groups/{GROUP}": {}})
+    pair.pass_time(46)
+    await pair.settle()
+    assert pair.coordinators[1].describe_consumer_group(GROUP).members == ()
+
+
+async def test_a_member_needs_a_version_that_knows_its_epoch(pair: GroupCluster) -> None:
+    epoch = await joined(pair, 1, "a")
+    errors: list[dict[TopicPartition, ErrorCode]] = []
+    offsets = {READ: CommittedOffset(10, -1, "", 0)}
+    pair.coordinators[1].commit(GROUP, "a", None, epoch, offsets, errors.append, knows_epochs=False)
+    assert errors == [{READ: ErrorCode.UNSUPPORTED_VERSION}]
+
+
+@pytest.mark.parametrize(
+    ("member_id", "fields", "error"),
+    [
+        ("", {"session_timeout_ms": 1}, ErrorCode.INVALID_SESSION_TIMEOUT),
+        ("", {"protocols": ()}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ("m", {}, ErrorCode.UNKNOWN_MEMBER_ID),
+    ],
+)
+async def test_a_group_stays_of_its_kind_if_it_refuses_a_member(
+    pair: GroupCluster, member_id: str, fields: dict[str, Any], error: ErrorCode
+) -> None:
+    """An empty one, also for the next coordinator."""
+    await joined(pair, 1, "a")
+    pair.consumer_heartbeat(1, "a", LEAVING)
+    await pair.settle()
+    assert [answer.error for answer in pair.join(1, member_id, **fields)] == [error]
+    assert [listing.group_type for listing in pair.listed(1)] == ["consumer"]
+    await pair.serve(2, 1, (1, 2), replicas=(1, 2))
+    assert [listing.group_type for listing in pair.listed(2)] == ["consumer"]
+
+
 def may_see_all(topic: str) -> bool:
     return True
 
@@ -254,6 +298,37 @@ async def test_a_regular_expression_matches_what_its_member_may_see(pair: GroupC
     pair.tell_metadata()
     assert pair.heartbeat(1, "m", classic[0].generation) is ErrorCode.NONE
     assert targets(pair) == {"blind": NOTHING, "seeing": ALL, "blind too": NOTHING, "m": NOTHING}
+
+
+async def test_a_regular_expression_is_matched_again_after_a_while(pair: GroupCluster) -> None:
+    """Its member may see other topics by then."""
+    pair.tell_metadata()
+    epoch = await regex_joined(pair, "a", "t", may_see_none)
+
+    def beat() -> None:
+        request = ConsumerHeartbeat("a", epoch, client_id="c", client_host="h")
+        pair.coordinators[1].consumer_heartbeat(GROUP, request, lambda answer: None, may_see_all)
+
+    for _ in range(23):
+        pair.pass_time(25)
+        beat()
+    assert targets(pair) == {"a": NOTHING}
+    pair.pass_time(25)
+    beat()
+    assert targets(pair) == {"a": ALL}
+
+
+async def test_what_a_regular_expression_matches_takes_memory(cluster: GroupCluster) -> None:
+    """A new one is refused if there is no room for all topics; the members that are there go on."""
+    cluster.topics |= {f"x{number}": 100 + number for number in range(200)}
+    await cluster.start_serving(1)
+    cluster.tell_metadata()
+    await regex_joined(cluster, "a", "x.*", may_see_all)
+    coordinator = cluster.coordinators[1]
+    coordinator._memory._limit = coordinator.groups.bytes + 100 * MATCH_BYTES
+    (same,) = cluster.consumer_heartbeat(1, "b", 0, topics=None, regex="x.*")
+    (another,) = cluster.consumer_heartbeat(1, "c", 0, topics=None, regex="x.+")
+    assert (same.error, another.error) == (ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
 async def test_a_regular_expression_finds_a_topic_that_comes(pair: GroupCluster) -> None:
@@ -321,3 +396,85 @@ async def test_a_static_member_comes_back_with_another_subscription(pair: GroupC
     (described,) = pair.coordinators[1].describe_consumer_group(GROUP).members
     member = described.member
     assert (member.member_id, member.topics, member.regex, member.assignor) == ("b", frozenset(), "y.*", None)
+
+
+# -- while a new target is being made ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def slow(pair: GroupCluster, monkeypatch: pytest.MonkeyPatch) -> GroupCluster:
+    """Each turn of the loop has one step of work, which looks at one member, topic or partition."""
+    monkeypatch.setattr(pace, "STEP", 1)
+    for coordinator in pair.coordinators.values():
+        ticks = itertools.count()
+        coordinator._sliced._monotonic = lambda ticks=ticks: float(next(ticks))
+        coordinator._sliced._left_s = 0.0
+    return pair
+
+
+async def test_answers_wait_for_the_new_target(slow: GroupCluster) -> None:
+    """Those of members that join; together they need few targets."""
+    waiting = [slow.consumer_heartbeat(1, f"m{number}", 0) for number in range(5)]
+    slow.time.single_turn()
+    assert waiting == [[]] * 5
+    await slow.settle()
+    assert [answers[0].error for answers in waiting] == [ErrorCode.NONE] * 5
+    group = slow.coordinators[1].describe_consumer_group(GROUP)
+    assert (group.epoch, group.target_epoch) == (5, 5)
+    assert sorted(len(each.target) for each in group.members) == [2] * 5
+
+
+async def test_who_waits_for_a_target_when_the_coordinator_moves(slow: GroupCluster) -> None:
+    """The next coordinator knows the member, and makes a target for it."""
+    waiting = slow.consumer_heartbeat(1, "a", 0)
+    await turns()
+    assert waiting == []
+    await slow.serve(2, 1, (1, 2), replicas=(1, 2))
+    assert [answer.error for answer in waiting] == [ErrorCode.NOT_COORDINATOR]
+    again = slow.consumer_heartbeat(2, "a", 0)
+    await slow.settle()
+    assert [(answer.error, answer.assignment) for answer in again] == [(ErrorCode.NONE, ALL)]
+
+
+async def test_a_group_that_is_deleted_while_its_target_is_made(slow: GroupCluster) -> None:
+    """Nothing follows its tombstones in the log."""
+    await joined(slow, 1, "a")
+    await joined(slow, 1, "b")
+    slow.consumer_heartbeat(1, "a", LEAVING)
+    slow.consumer_heartbeat(1, "b", 2, topics=frozenset({"u"}))
+    slow.consumer_heartbeat(1, "b", LEAVING)
+    held = slow.coordinators[1].groups.get(GROUP)
+    assert held is not None
+    assert held.is_worked_on
+    deleted: list[dict[str, ErrorCode]] = []
+    slow.coordinators[1].delete_groups([GROUP], deleted.append)
+    await slow.settle()
+    assert deleted == [{GROUP: ErrorCode.NONE}]
+    await slow.serve(2, 1, (1, 2), replicas=(1, 2))
+    assert slow.listed(2) == []
+
+
+async def test_a_group_that_becomes_classic_while_its_target_is_made(slow: GroupCluster) -> None:
+    await joined(slow, 1, "a")
+    waiting = slow.consumer_heartbeat(1, "b", 0)
+    slow.consumer_heartbeat(1, "a", LEAVING)
+    slow.consumer_heartbeat(1, "b", LEAVING)
+    slow.start_group(1)
+    slow.sync(1, "m", 1, {"m": b""})
+    await slow.settle()
+    assert [answer.error for answer in waiting] == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    assert slow.coordinators[1].describe(GROUP).state == "Stable"
+
+
+async def test_a_target_that_the_log_refuses(slow: GroupCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for it is told, and the next heartbeat makes it again."""
+    waiting = slow.consumer_heartbeat(1, "a", 0)
+    refuses: Callable[..., ErrorCode] = lambda *arguments, **options: ErrorCode.COORDINATOR_NOT_AVAILABLE  # noqa: E731
+    with monkeypatch.context() as patched:
+        patched.setattr(slow.coordinators[1]._writer, "store_changes", refuses)
+        await slow.settle()
+    assert [answer.error for answer in waiting] == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    assert slow.coordinators[1].describe_consumer_group(GROUP).state == "Assigning"
+    again = slow.consumer_heartbeat(1, "a", 0)
+    await slow.settle()
+    assert [(answer.error, answer.assignment) for answer in again] == [(ErrorCode.NONE, ALL)]

@@ -18,6 +18,7 @@ from protocol.kafka import (
     fetch_codec,
     group_lists_codec,
     heartbeat_codec,
+    id_partitions,
     list_offsets_codec,
     log_dirs_codec,
     messages,
@@ -225,9 +226,10 @@ def heartbeat(version: int, body: Body) -> bytes:
 
 def consumer_heartbeat(version: int, body: Body) -> bytes:
     rows = body["assignment"] and body["assignment"]["topic_partitions"]
+    topics = {(row["topic_id"] or NO_UUID).bytes: row["partitions"] for row in rows or ()}
     return consumer_heartbeat_codec.encode_response(
         *values(body, "error_code error_message member_id member_epoch heartbeat_interval"),
-        None if rows is None else {(row["topic_id"] or NO_UUID).bytes: row["partitions"] for row in rows},
+        None if rows is None else id_partitions.encoded(topics),
         body["throttle_time"],
     )
 

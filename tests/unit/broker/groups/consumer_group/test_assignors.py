@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from broker.groups.consumer_group.assignors.problem import Assignor, IdPartition, Owned, Problem, Subscriber
 from broker.groups.consumer_group.assignors.range_assignor import RangeAssignor
 from broker.groups.consumer_group.assignors.uniform_assignor import UniformAssignor
+from broker.requests.steps import at_once
 
 A, B = b"a", b"b"
 BOTH = [UniformAssignor(), RangeAssignor()]
@@ -48,7 +49,7 @@ def problems(draw: st.DrawFn) -> Problem:
 @pytest.mark.parametrize("assignor", BOTH, ids=lambda assignor: assignor.name)
 @given(problem=problems())
 def test_each_partition_has_one_member_that_subscribes(assignor: Assignor, problem: Problem) -> None:
-    target = assignor.assign(problem)
+    target = at_once(assignor.assign(problem))
     assert set(target) == {member.member_id for member in problem.members}
     given_out = [partition for owned in target.values() for partition in owned]
     subscribed = {topic_id for member in problem.members for topic_id in member.topics}
@@ -60,13 +61,13 @@ def test_each_partition_has_one_member_that_subscribes(assignor: Assignor, probl
     )
     for member in problem.members:
         assert {partition.topic_id for partition in target[member.member_id]} <= member.topics
-    assert assignor.assign(after(problem, target)) == target
+    assert at_once(assignor.assign(after(problem, target))) == target
 
 
 @given(problem=problems())
 def test_uniform_is_level(problem: Problem) -> None:
     """Nobody has two partitions more than somebody who could take one of them."""
-    target = UniformAssignor().assign(problem)
+    target = at_once(UniformAssignor().assign(problem))
     for rich in problem.members:
         for poor in problem.members:
             movable = [each for each in target[rich.member_id] if each.topic_id in poor.topics]
@@ -76,9 +77,9 @@ def test_uniform_is_level(problem: Problem) -> None:
 @given(count=st.integers(1, 40), before=st.integers(1, 8), now=st.integers(1, 8))
 def test_uniform_moves_no_more_than_it_must(count: int, before: int, now: int) -> None:
     problem = Problem(subscribers(before, A), {A: count})
-    first = UniformAssignor().assign(problem)
+    first = at_once(UniformAssignor().assign(problem))
     later = after(Problem(subscribers(now, A), {A: count}), first)
-    second = UniformAssignor().assign(later)
+    second = at_once(UniformAssignor().assign(later))
     stayed = sum(len(first.get(member_id, frozenset()) & owned) for member_id, owned in second.items())
     each, more = divmod(count, now)
     shares = sorted((len(first.get(member.member_id, ())) for member in later.members), reverse=True)
@@ -88,10 +89,12 @@ def test_uniform_moves_no_more_than_it_must(count: int, before: int, now: int) -
 def test_uniform_levels_large_topics_in_little_time() -> None:
     """A member comes that subscribes to one topic more: half of all partitions move."""
     alone = Subscriber("m0", "m0", frozenset({A}), of(A, *range(20_000)))
-    target = UniformAssignor().assign(Problem([alone, Subscriber("m1", "m1", frozenset({A, B}))], {A: 20_000, B: 2}))
+    target = at_once(
+        UniformAssignor().assign(Problem([alone, Subscriber("m1", "m1", frozenset({A, B}))], {A: 20_000, B: 2}))
+    )
     assert [len(owned) for owned in target.values()] == [10_001, 10_001]
 
 
 def test_range_gives_neighbours() -> None:
-    target = RangeAssignor().assign(Problem(subscribers(2, A, B), {A: 3, B: 4}))
+    target = at_once(RangeAssignor().assign(Problem(subscribers(2, A, B), {A: 3, B: 4})))
     assert target == {"m0": of(A, 0, 1) | of(B, 0, 1), "m1": of(A, 2) | of(B, 2, 3)}

@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from kio.schema.consumer_protocol_subscription.v1.data import ConsumerProtocolSubscription
 
-from broker.groups.consumer_group import classic_members
+from broker.groups.consumer_group import classic_members, pace
 from broker.groups.consumer_group.assignors.problem import NOTHING, IdPartition, Owned
 from broker.groups.consumer_group.consumer_group import ConsumerGroup, ConsumerGroupState
 from broker.groups.consumer_group.conversion import to_classic, to_new
 from broker.groups.consumer_group.member import JOINING, LEAVING, LEAVING_FOR_A_WHILE
-from broker.groups.consumer_group.messages import Change, ConsumerGroupSettings, ConsumerHeartbeat
+from broker.groups.consumer_group.messages import (
+    Change,
+    ConsumerGroupSettings,
+    ConsumerHeartbeat,
+    HeartbeatAnswer,
+    Waiting,
+)
 from broker.groups.group.group import Group
-from broker.groups.group.messages import GroupSettings, JoinRequest, LeavingMember, Protocol, SyncRequest
+from broker.groups.group.messages import (
+    GroupSettings,
+    JoinAnswer,
+    JoinRequest,
+    LeavingMember,
+    Protocol,
+    SyncRequest,
+)
+from broker.requests.steps import at_once
 from protocol.errors import ErrorCode
 from protocol.kafka import by_schema, consumer_protocol
 
@@ -37,6 +52,7 @@ class Client:
     epoch: int = JOINING
     reads: Owned = NOTHING
     says_all: bool = True
+    is_waiting: bool = False
 
 
 @dataclass
@@ -48,7 +64,9 @@ class ClassicClient:
     gives_up_all: bool
     generation: int = -1
     must_sync: bool = False
+    must_join: bool = False
     reads: Owned = NOTHING
+    is_waiting: bool = False
 
     def protocols(self) -> tuple[Protocol, ...]:
         by_topic: dict[str, list[int]] = {}
@@ -61,8 +79,13 @@ class ClassicClient:
 
 
 class Consumers(RuleBasedStateMachine):
+    """A new target takes many steps, with other events in between: each step looks at one member, topic or partition."""
+
     def __init__(self) -> None:
         super().__init__()
+        self.step_before, pace.STEP = pace.STEP, 1
+        self.waiting: list[tuple[Waiting, Callable[[Waiting | None], None]]] = []
+        """What is called with a request that has waited, or with None if it is refused."""
         self.group = ConsumerGroup("billing", SETTINGS)
         self.counts = {"orders": 3, "payments": 1}
         self.clients: dict[str, Client] = {}
@@ -76,8 +99,13 @@ class Consumers(RuleBasedStateMachine):
     def name_of(self, topic_id: bytes) -> str | None:
         return topic_id.decode() if topic_id.decode() in self.counts else None
 
-    def matching(self, regex: str) -> frozenset[str]:
-        return frozenset(name for name in self.counts if re.fullmatch(regex, name))
+    def check(self, regex: str) -> None:
+        re.compile(regex)
+
+    def matching(self, regex: str) -> Generator[None, None, frozenset[str]]:
+        names = frozenset(name for name in self.counts if re.fullmatch(regex, name))
+        yield
+        return names
 
     # -- what happens -------------------------------------------------------------------------------------------------
 
@@ -122,14 +150,46 @@ class Consumers(RuleBasedStateMachine):
     def heartbeat_that_cannot_be_stored(self, data: st.DataObject) -> None:
         """The client gets an error and goes on; the group is as it was."""
         client = self.chosen(data)
+        if client.is_waiting:
+            return
         before = stored(self.group)
-        _, changes = self.group.heartbeat(self.request(client), self, self.now)
+        answer, changes = self.group.heartbeat(self.request(client), self, self.now)
         if changes:
             self.group.undo(self.now)
+        elif isinstance(answer, Waiting):
+            client.says_all = True
+            self.waiting.append((answer, lambda waiting: waiting and self.group.answer(waiting, self.now)))
         assert stored(self.group) == before
+
+    @precondition(lambda self: self.group.is_working or self.waiting)
+    @rule(is_stored=st.booleans())
+    def work(self, is_stored: bool) -> None:
+        self.step(is_stored=is_stored)
+
+    @precondition(lambda self: self.group.is_working or self.waiting)
+    @rule()
+    def work_to_the_end(self) -> None:
+        while self.group.is_working or self.waiting:
+            self.step()
+
+    def step(self, *, is_stored: bool = True) -> None:
+        """As the coordinator takes them."""
+        if self.waiting and (self.waiting[0][0].epoch <= self.group.target_epoch or not self.group.is_working):
+            waiting, answer = self.waiting.pop(0)
+            answer(waiting)
+        elif self.group.is_working and self.group.go_on() and not is_stored:
+            self.group.undo(self.now)
+            self.group.give_up_work()
+            self.refuse_waiting()
+
+    def refuse_waiting(self) -> None:
+        refused, self.waiting = self.waiting, []
+        for _, answer in refused:
+            answer(None)
 
     @rule()
     def move_to_another_coordinator(self) -> None:
+        self.refuse_waiting()
         before = list(self.group.everything())
         self.group = ConsumerGroup.restored("billing", SETTINGS, before, self.now)
         assert list(self.group.everything()) == before
@@ -151,14 +211,15 @@ class Consumers(RuleBasedStateMachine):
             self.counts.pop(name, None)
             for client in self.classics.values():  # it cannot read what is gone, and cannot say that it has it
                 client.reads = frozenset(each for each in client.reads if each.topic_id != name.encode())
-        self.group.is_metadata_stale = True
+        self.group.subscriptions.is_stale = True
 
     @precondition(lambda self: self.clients)
     @rule(data=st.data())
     def go_silent(self, data: st.DataObject) -> None:
-        """A member dies; the others go on. It reads no longer than its session."""
+        """A member dies; the others go on. It reads no longer than its session. No request waits as long."""
         dead = self.chosen(data)
         for _ in range(3):
+            self.work_to_the_end()
             self.now += SETTINGS.session_timeout_ms / 1000 / 2
             for client in self.clients.values():
                 if client is not dead:
@@ -196,14 +257,20 @@ class Consumers(RuleBasedStateMachine):
     @rule()
     def become_classic_and_new_again(self) -> None:
         """Without a change of generation in between: the members read on. Classic groups know no topics that are deleted."""
+        self.refuse_waiting()
         read = {partition.topic_id.decode() for client in self.classics.values() for partition in client.reads}
         metadata = to_classic(self.group, self, 0) if read <= self.counts.keys() else None
         if metadata is not None:
             classic = Group.restored("billing", metadata, GroupSettings(), self.now)
             self.group = to_new(classic, SETTINGS, self, self.now)
-            self.group.is_metadata_stale = True
+            self.group.subscriptions.is_stale = True
 
     def beat_classic(self, client: ClassicClient, *, is_lost: bool = False) -> None:
+        if client.is_waiting:
+            return
+        if client.must_join:
+            self.join_again(client)
+            return
         if client.must_sync:
             self.sync(client)
             return
@@ -224,11 +291,27 @@ class Consumers(RuleBasedStateMachine):
             "billing", client.member_id, "", None, "c", "/", "consumer", client.protocols(), 10_000, 60_000, False
         )
         answer, _ = classic_members.join(self.group, request, self, self.now)
+        client.must_join = client.must_sync = False
+        if isinstance(answer, Waiting):
+            client.is_waiting, client.must_join = not is_lost, True
+            self.waiting.append((answer, lambda waiting: self.answer_join(client, waiting, is_lost=is_lost)))
+        else:
+            self.joined(client, answer, is_lost=is_lost)
+
+    def answer_join(self, client: ClassicClient, waiting: Waiting | None, *, is_lost: bool) -> None:
+        if waiting is not None:
+            answer, _ = classic_members.answer_join(self.group, waiting, self.now)
+        if not is_lost:
+            client.is_waiting = False
+            if waiting is not None and client.member_id in self.classics:
+                self.joined(client, answer)
+
+    def joined(self, client: ClassicClient, answer: JoinAnswer, *, is_lost: bool = False) -> None:
         if answer.error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
             del self.classics[client.member_id]  # the others give up all, or do not
         elif not is_lost:
             assert answer.error is ErrorCode.NONE
-            client.generation, client.must_sync = answer.generation, True
+            client.generation, client.must_sync, client.must_join = answer.generation, True, False
             self.sync(client)
 
     def sync(self, client: ClassicClient) -> None:
@@ -269,11 +352,26 @@ class Consumers(RuleBasedStateMachine):
 
     def beat(self, client: Client, *, is_lost: bool = False) -> None:
         """A heartbeat, and what the client makes of the answer. `is_lost`: of the answer, which does not arrive."""
-        answer, _ = self.group.heartbeat(self.request(client), self, self.now)
-        if is_lost:
-            client.says_all = True
+        if client.is_waiting:
             return
-        client.says_all = False
+        answer, _ = self.group.heartbeat(self.request(client), self, self.now)
+        client.says_all = is_lost
+        if isinstance(answer, Waiting):
+            client.is_waiting = not is_lost
+            self.waiting.append((answer, lambda waiting: self.answer(client, waiting, is_lost=is_lost)))
+        elif not is_lost:
+            self.told(client, answer)
+
+    def answer(self, client: Client, waiting: Waiting | None, *, is_lost: bool) -> None:
+        if waiting is not None:
+            answer, _ = self.group.answer(waiting, self.now)
+        if not is_lost:
+            client.is_waiting = False
+            client.says_all = client.says_all or waiting is None
+            if waiting is not None and self.clients.get(client.member_id) is client:
+                self.told(client, answer)
+
+    def told(self, client: Client, answer: HeartbeatAnswer) -> None:
         match answer.error:
             case ErrorCode.NONE:
                 client.epoch = answer.epoch
@@ -287,7 +385,7 @@ class Consumers(RuleBasedStateMachine):
                     del self.clients[client.member_id]
 
     def topics_of(self, client: Client) -> frozenset[str]:
-        return client.topics | (self.matching(client.regex) if client.regex else frozenset())
+        return client.topics | (at_once(self.matching(client.regex)) if client.regex else frozenset())
 
     # -- what holds ---------------------------------------------------------------------------------------------------
 
@@ -307,7 +405,9 @@ class Consumers(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """When nothing more happens, each partition of a subscribed topic is read by one member that subscribes to it."""
+        pace.STEP = self.step_before
         for _ in range(12):
+            self.work_to_the_end()
             for client in list(self.clients.values()):
                 self.beat(client)
             for classic in list(self.classics.values()):

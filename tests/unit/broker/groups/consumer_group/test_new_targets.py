@@ -1,0 +1,152 @@
+"""What arrives while a new target is being made, one member, topic or partition after the other (INV-24)."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import pytest
+
+from broker.groups.consumer_group import pace
+from broker.groups.consumer_group.assignors.problem import NOTHING, IdPartition, Owned
+from broker.groups.consumer_group.consumer_group import ConsumerGroup
+from broker.groups.consumer_group.member import JOINING, LEAVING_FOR_A_WHILE, MemberState
+from broker.groups.consumer_group.messages import ConsumerGroupSettings, ConsumerHeartbeat, HeartbeatAnswer, Waiting
+from protocol.errors import ErrorCode
+
+SUBSCRIPTION = {"client_id": "c", "rebalance_timeout_ms": 60_000, "topics": frozenset({"t"}), "owned": NOTHING}
+
+
+class OneTopic:
+    def __init__(self) -> None:
+        self.count = 10
+
+    def find(self, name: str) -> tuple[bytes, int] | None:
+        return (name.encode(), self.count)
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        return topic_id.decode()
+
+    def check(self, regex: str) -> None:
+        pass
+
+    def matching(self, regex: str) -> Generator[None, None, frozenset[str]]:
+        yield
+        return frozenset({"t"})
+
+
+TOPICS = OneTopic()
+
+
+def partitions(*numbers: int) -> Owned:
+    return frozenset(IdPartition(b"t", number) for number in numbers)
+
+
+@pytest.fixture
+def group(monkeypatch: pytest.MonkeyPatch) -> ConsumerGroup:
+    monkeypatch.setattr(pace, "STEP", 1)
+    return ConsumerGroup("g", ConsumerGroupSettings())
+
+
+def waits(group: ConsumerGroup, member_id: str, **more: object) -> Waiting:
+    request = ConsumerHeartbeat(member_id, JOINING, **{**SUBSCRIPTION, **more})  # type: ignore[arg-type]
+    waiting, _ = group.heartbeat(request, TOPICS, 0.0)
+    assert isinstance(waiting, Waiting)
+    return waiting
+
+
+def begin(group: ConsumerGroup) -> None:
+    """The topics are known, and it is clear for which members the target is."""
+    for _ in range(4):
+        group.go_on()
+    assert group.is_working
+
+
+def finish(group: ConsumerGroup, epoch: int | None = None) -> None:
+    """`epoch`: the first target to be there. None: all work is done."""
+    while group.is_working and (epoch is None or group.target_epoch < epoch):
+        group.go_on()
+
+
+def answered(group: ConsumerGroup, waiting: Waiting) -> HeartbeatAnswer:
+    answer, _ = group.answer(waiting, 0.0)
+    return answer
+
+
+def test_members_that_join_meanwhile_are_in_the_next_target(group: ConsumerGroup) -> None:
+    """All of them in one: the first target has the first member, the second one all."""
+    first = waits(group, "m0")
+    begin(group)
+    others = [waits(group, f"m{number}") for number in range(1, 10)]
+    finish(group, 1)
+    assert answered(group, first).assignment == partitions(*range(10))
+    targets = set()
+    while group.is_working:
+        group.go_on()
+        targets.add(group.target_epoch)
+    assert targets == {1, 10}
+    assert [answered(group, other).error for other in others] == [ErrorCode.NONE] * 9
+    assert sorted(len(group.target_of(f"m{number}")) for number in range(10)) == [1] * 10
+
+
+def test_what_a_request_says_that_waits_is_old_when_its_member_got_more(group: ConsumerGroup) -> None:
+    """The second request of `a` was sent when it read nothing. The answer to the first one lets it read everything."""
+    first = waits(group, "a")
+    begin(group)
+    waits(group, "b")
+    second = waits(group, "a", topics=frozenset({"t", "u"}))
+    finish(group, 1)
+    assert answered(group, first).assignment == partitions(*range(10))
+    finish(group)
+    answered(group, second)
+    assert group.members["a"].state is MemberState.UNREVOKED_PARTITIONS
+
+
+def test_the_target_of_a_static_member_is_that_of_who_takes_its_place(group: ConsumerGroup) -> None:
+    answer = waits(group, "a", instance_id="i")
+    finish(group)
+    answered(group, answer)
+    waits(group, "b")
+    group.go_on()
+    group.heartbeat(ConsumerHeartbeat("a", LEAVING_FOR_A_WHILE, "i"), TOPICS, 0.0)
+    waits(group, "a2", instance_id="i")
+    finish(group)
+    assert group.target_of("a2") | group.target_of("b") == partitions(*range(10))
+    assert not group.target_of("a2") & group.target_of("b")
+
+
+def test_who_has_left_is_no_member_any_more(group: ConsumerGroup) -> None:
+    waiting = waits(group, "a", instance_id="i")
+    group.heartbeat(ConsumerHeartbeat("a", LEAVING_FOR_A_WHILE, "i"), TOPICS, 0.0)
+    finish(group)
+    assert answered(group, waiting).error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert group.members["a"].is_away
+
+
+def test_a_look_that_cannot_be_stored_is_done_again(group: ConsumerGroup, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = waits(group, "a")
+    finish(group)
+    epoch = answered(group, answer).epoch
+    monkeypatch.setattr(TOPICS, "count", 12)
+    group.subscriptions.is_stale = True
+    beat = ConsumerHeartbeat("a", epoch, client_id="c", owned=partitions(*range(10)))
+    group.heartbeat(beat, TOPICS, 0.0)
+    while not group.go_on():
+        pass
+    group.undo(0.0)
+    group.give_up_work()
+    assert group.epoch == epoch
+    group.heartbeat(beat, TOPICS, 0.0)
+    finish(group)
+    assert group.target_of("a") == partitions(*range(12))
+
+
+def test_members_go_on_with_the_target_before(group: ConsumerGroup) -> None:
+    answer = waits(group, "a")
+    finish(group)
+    epoch = answered(group, answer).epoch
+    waits(group, "b")
+    told, changes = group.heartbeat(
+        ConsumerHeartbeat("a", epoch, client_id="c", owned=partitions(*range(10))), TOPICS, 0.0
+    )
+    assert isinstance(told, HeartbeatAnswer)
+    assert (told.error, told.epoch, told.assignment, list(changes)) == (ErrorCode.NONE, epoch, None, [])
