@@ -520,8 +520,9 @@ class GroupCoordinator:
         held, owned = self._groups.get(group_id), self._owned.owner_of(group_id)
         if error is not ErrorCode.NONE or owned is None:
             return error or ErrorCode.NOT_COORDINATOR
-        if not self.transactions.is_verified(owned, producer):
-            return ErrorCode.INVALID_TXN_STATE  # a marker came between the verification and this commit
+        error = self.transactions.error_of_commit(owned, producer)
+        if error is not ErrorCode.NONE:
+            return error
         if held is None:
             return ErrorCode.UNKNOWN_MEMBER_ID if generation >= 0 else ErrorCode.NONE
         if held.is_being_deleted:

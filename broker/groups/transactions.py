@@ -35,8 +35,9 @@ class GroupTransactions:
 
     # -- verification -------------------------------------------------------------------------------------------------
 
-    def is_verified(self, owned: GroupsPartition, producer: TransactionalProducer) -> bool:
-        return self._verification.is_in_transaction(
+    def error_of_commit(self, owned: GroupsPartition, producer: TransactionalProducer) -> ErrorCode:
+        """NONE: the commit is in the transaction. Otherwise a marker came between the verification and the commit."""
+        return self._verification.error_of_commit(
             owned.tp, producer.producer_id, producer.producer_epoch, adds=producer.adds
         )
 

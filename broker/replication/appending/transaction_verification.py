@@ -10,7 +10,9 @@ coordinator is asked to add them, instead of only whether they are in it. The re
 1. `of_batches`, `of_commit` find the partitions whose log does not know the transaction.
 2. `ask` makes a guard in each of these logs (`verified_transactions` ●), and asks the coordinator for all of them together. If it says
    yes, and the guard is still valid, the log knows the transaction.
-3. `check` is called right before each append: the log must know the transaction.
+3. `check` is called right before each append: the log must know the transaction. If the marker of the transaction came meanwhile, because
+   the coordinator aborted it, the producer is fenced: INVALID_PRODUCER_EPOCH, as in Kafka 4.1.1 (KAFKA-19690). INVALID_TXN_STATE would end
+   a Kafka Streams application.
 
 In transaction version 2 the coordinator may answer after the producer's last transaction has ended in this log, which makes the guard
 void. Such a partition is asked for once more.
@@ -138,6 +140,7 @@ class Verification:
 
     def outcome(self, tp: TopicPartition) -> ErrorCode:
         """NONE: a batch that is appended in the same turn of the loop is in the transaction. INVALID_TXN_STATE: it would begin another one.
+        INVALID_PRODUCER_EPOCH: the producer is fenced in the log.
 
         NOT_ENOUGH_REPLICAS: the log was replaced meanwhile. Otherwise the coordinator's error, or that of a replica that does not lead.
         """
@@ -147,9 +150,10 @@ class Verification:
             found = self._hosted.find(tp).leader_log()
         except KafkaError as error:
             return error.code
-        if self._is_known(found):
-            return ErrorCode.NONE
-        return ErrorCode.INVALID_TXN_STATE if self._logs.get(tp) is found else ErrorCode.NOT_ENOUGH_REPLICAS
+        code = _error_in(found, self._producer_id, self._producer_epoch)
+        if code is ErrorCode.INVALID_TXN_STATE and self._logs.get(tp) is not found:
+            return ErrorCode.NOT_ENOUGH_REPLICAS
+        return code
 
     def check(self, tp: TopicPartition, header: BatchHeader) -> None:
         """`outcome` for Produce. Raises KafkaError if the batch must not be appended.
@@ -170,6 +174,14 @@ class Verification:
             )
 
 
+def _error_in(found: Log, producer_id: int, epoch: int) -> ErrorCode:
+    """NONE: the log knows the producer's transaction."""
+    if found.producers.is_in_transaction(producer_id, epoch):
+        return ErrorCode.NONE
+    is_fenced = found.producers.is_fenced(producer_id, epoch)
+    return ErrorCode.INVALID_PRODUCER_EPOCH if is_fenced else ErrorCode.INVALID_TXN_STATE
+
+
 def _for_producers(code: ErrorCode, *, adds: bool) -> KafkaError:
     """The coordinator's error as producers know it."""
     if code is ErrorCode.CONCURRENT_TRANSACTIONS and adds:
@@ -181,6 +193,8 @@ def _for_producers(code: ErrorCode, *, adds: bool) -> KafkaError:
         )
     if code is ErrorCode.PRODUCER_FENCED:
         return KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, "a newer instance of the producer has taken over")
+    if code is ErrorCode.INVALID_PRODUCER_EPOCH:
+        return KafkaError(code, "the transaction was ended, and the producer fenced")
     if code is ErrorCode.INVALID_TXN_STATE:
         return KafkaError(code, "the batch is not part of an ongoing transaction")
     return KafkaError(code)
@@ -225,16 +239,16 @@ class TransactionVerification:
             return None
         return Verification(self._hosted, self.verifier, producer_id, producer_epoch, (tp,), adds=adds)
 
-    def is_in_transaction(
+    def error_of_commit(
         self, tp: TopicPartition, producer_id: int, producer_epoch: int, *, adds: bool = False
-    ) -> bool:
-        """Whether a commit of the producer may be appended now: its log knows the transaction, or nothing is verified."""
+    ) -> ErrorCode:
+        """NONE: a commit of the producer may be appended now: its log knows the transaction, or nothing is verified."""
         if self.verifier is None or not (self.is_enabled or adds):
-            return True
+            return ErrorCode.NONE
         try:
-            return self._hosted.find(tp).leader_log().producers.is_in_transaction(producer_id, producer_epoch)
+            return _error_in(self._hosted.find(tp).leader_log(), producer_id, producer_epoch)
         except KafkaError:
-            return True  # the append fails
+            return ErrorCode.NONE  # the append fails
 
 
 def transactional_header(records: Buffer) -> BatchHeader | None:

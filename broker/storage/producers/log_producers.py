@@ -148,6 +148,11 @@ class LogProducers:
         """Whether the producer's next transactional batch belongs to a transaction that its coordinator will end."""
         return self.state.is_ongoing(producer_id, epoch) or self.verified.epochs.get(producer_id) == epoch
 
+    def is_fenced(self, producer_id: int, epoch: int) -> bool:
+        """Whether the log has a later epoch of the producer."""
+        entry = self.state.producers.get(producer_id)
+        return entry is not None and epoch < entry.epoch
+
     def note(
         self,
         headers: Sequence[BatchHeader],

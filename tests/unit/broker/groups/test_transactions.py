@@ -332,6 +332,8 @@ async def test_the_first_commit_of_a_transaction_is_verified(served: GroupCluste
     assert served.commit(1, 10, producer=A) == [ErrorCode.INVALID_TXN_STATE]
     assert await verified(served, A) is not None
     assert verifier.asked == [producer[:3] for producer in (A, newer, A)]
+    served.mark(1, newer, is_commit=False)
+    assert served.commit(1, 10, producer=A) == [ErrorCode.INVALID_PRODUCER_EPOCH], "as Kafka 4.1.1 (KAFKA-19690)"
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 
 from broker.storage.log_types import AppendOrigin
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.fetch_codec import READ_COMMITTED, FetchPartitionData
 from protocol.kafka.produce_codec import ProducePartitionResult
-from protocol.kafka.record_batch import TRANSACTIONAL_BIT, build_batch
+from protocol.kafka.record_batch import TRANSACTIONAL_BIT, build_batch, parse_header
 from protocol.types import TopicPartition
 from tests.support.replica_cluster import TP, Cluster, list_offset, values_of
 
@@ -213,6 +213,31 @@ async def test_a_marker_while_the_coordinator_is_asked_makes_its_answer_void(clu
     await verified_by(cluster, Coordinator(meanwhile=lambda: cluster.end_transaction(1, P, is_commit=is_commit)))
     assert (await produce(cluster, 0)).error == ErrorCode.INVALID_TXN_STATE
     assert cluster.nodes[1].log().producers.state.ongoing == []
+
+
+async def test_a_producer_whose_transaction_was_aborted_meanwhile_is_fenced(cluster: Cluster) -> None:
+    """Kafka 4.1.1 (KAFKA-19690): INVALID_TXN_STATE would end a Kafka Streams application whose transaction has only timed out."""
+    await verified_by(cluster, Coordinator(meanwhile=lambda: end_in_next_epoch(cluster, 1, is_commit=False)))
+    assert (await produce(cluster, 0)).error == ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+@pytest.mark.parametrize("adds", [False, True])
+async def test_so_is_one_whose_batch_waits_for_the_verification_of_another_partition(
+    cluster: Cluster, adds: bool
+) -> None:
+    await verified_by(cluster, Coordinator())
+    assert (await produce(cluster, 0, adds=adds)).error == ErrorCode.NONE
+    batch = build_batch(
+        [(b"k", b"v", (), 1)], producer_id=P, producer_epoch=0, base_sequence=1, attributes=TRANSACTIONAL_BIT
+    )
+    transactions = cluster.nodes[1].manager.appends.verification
+    verification = transactions.of_batches([(TP, batch)], adds=adds)
+    assert verification is not None
+    assert not verification.is_needed
+    assert end_in_next_epoch(cluster, 1, is_commit=False) is ErrorCode.NONE
+    with pytest.raises(KafkaError) as refused:
+        verification.check(TP, parse_header(batch))
+    assert refused.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
 
 
 async def test_a_batch_of_the_same_transaction_while_the_coordinator_is_asked(cluster: Cluster) -> None:
