@@ -1,15 +1,19 @@
-"""A worker of Kafka Connect in distributed mode, and its REST API."""
+"""A worker of Kafka Connect in distributed mode, its REST API, and the lines that its connectors copy."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
+import threading
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.clients.cell import Cell
+from tests.clients.frameworks import wait_for
 from tests.clients.java import Jars, java
 from tests.support.invariants import eventually
 from tools.cluster import ownership
@@ -18,6 +22,7 @@ from tools.cluster.ports import free_ports
 LIMIT_S = 120.0
 CALL_TIMEOUT_S = 60.0
 SHOWN_LINES = 40
+PAUSE_S, LINES_AT_ONCE = 0.05, 5
 STRING_CONVERTER = "org.apache.kafka.connect.storage.StringConverter"
 
 
@@ -30,6 +35,7 @@ class Worker:
 
     def __init__(self, jars: Jars, directory: Path, name: str, settings: Mapping[str, str]) -> None:
         (port,) = free_ports(1)
+        self.name = name
         self._jars = jars
         self._address = f"http://127.0.0.1:{port}"
         self._settings = directory / f"{name}.properties"
@@ -87,6 +93,11 @@ class Worker:
 
         eventually(is_running, f"{connector} and its task run", LIMIT_S)
 
+    def restart_task(self, connector: str) -> None:
+        self._when_answered(
+            "POST", f"/connectors/{connector}/tasks/0/restart", what=f"the task of {connector} restarts"
+        )
+
     def delete(self, connector: str) -> None:
         self._when_answered("DELETE", f"/connectors/{connector}", what=f"{connector} is deleted")
 
@@ -127,3 +138,82 @@ class Worker:
         except OSError as error:
             raise NotAnswered(str(error)) from None
         return json.loads(text) if text else None
+
+
+class Copying:
+    """The lines of a file are copied to a topic, and from there to another file, by two connectors of a worker."""
+
+    def __init__(self, cell: Cell, jars: Jars, topic: str, *, is_exactly_once: bool, **settings: str) -> None:
+        """`settings`: more of the worker's."""
+        self.lines: list[str] = []
+        self.worker = Worker(
+            jars,
+            cell.directory,
+            f"connect-{topic}",
+            {
+                "bootstrap.servers": cell.cluster.bootstrap_servers,
+                "consumer.isolation.level": "read_committed",
+                "exactly.once.source.support": "enabled" if is_exactly_once else "disabled",
+                **settings,
+            },
+        )
+        self.source, self.sink = f"source-{topic}", f"sink-{topic}"
+        self._topic = topic
+        self._read, self._written = cell.directory / "source.txt", cell.directory / "sink.txt"
+
+    @property
+    def readers(self) -> str:
+        """The group of the sink's consumer."""
+        return f"connect-{self.sink}"
+
+    @property
+    def transactional_id(self) -> str:
+        """Of the source's task."""
+        return f"{self.worker.name}-{self.source}-0"
+
+    def start(self) -> None:
+        self.worker.start()
+        read = {"connector.class": "FileStreamSource", "file": str(self._read)}
+        self.worker.create(self.source, {**read, "topic": self._topic})
+        written = {"connector.class": "FileStreamSink", "file": str(self._written)}
+        self.worker.create(self.sink, {**written, "topics": self._topic})
+
+    def append(self, count: int) -> None:
+        added = [f"line {number}" for number in range(len(self.lines), len(self.lines) + count)]
+        with self._read.open("a") as end:
+            end.write("".join(f"{line}\n" for line in added))
+        self.lines += added
+
+    @contextlib.contextmanager
+    def growing(self) -> Iterator[None]:
+        """Some lines come every PAUSE_S seconds: a source that is exactly once writes them in one transaction."""
+        is_over = threading.Event()
+
+        def grow() -> None:
+            while not is_over.wait(PAUSE_S):
+                self.append(LINES_AT_ONCE)
+
+        thread = threading.Thread(target=grow)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
+
+    def copied(self) -> Sequence[str]:
+        """The lines of the file at the end."""
+        return self._written.read_text().splitlines() if self._written.exists() else []
+
+    def wait_until_copied(self) -> None:
+        expected = set(self.lines)
+        what = f"{len(expected)} lines are in the sink's file"
+        wait_for(lambda: set(self.copied()) >= expected, what, self.worker.shown)
+
+    def stop(self) -> None:
+        """Deletes the connectors, and lets the worker leave its group."""
+        for connector in (self.source, self.sink):
+            self.worker.wait_until_running(connector)
+            self.worker.delete(connector)
+        eventually(lambda: self.worker.connectors() == [], "both connectors are deleted", LIMIT_S)
+        self.worker.stop()

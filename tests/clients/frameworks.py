@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from tests.clients import java, results
 from tests.clients.cell import Cell, closing
 from tests.clients.clients import Client
 from tests.clients.conftest import is_in_sync
-from tests.clients.peers import Record
+from tests.clients.peers import SHORT, Record
 from tests.clients.program import Program
 from tests.support.invariants import eventually
 from tools.cluster.local_cluster import LocalCluster
+from tools.faults.faults import heal
+from tools.faults.processes import ProcessCluster
 
 LEADER = 2
 """Leads the topics of a test while it is killed."""
@@ -28,6 +30,7 @@ WORDS = ("ananas", "banana", "cherry", "date", "elderberry", "fig", "grape")
 WORDS_OF_A_LINE = 3
 LIMIT_S = 120.0
 EXACTLY_ONCE = "exactly_once_v2"
+NO_SETTINGS: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -66,15 +69,15 @@ OF_KAFKA_4 = Frameworks.of(java.FRAMEWORKS_OF_KAFKA_4, "cluster_at_level_4", ", 
 
 @contextlib.contextmanager
 def recorded(framework: Client, feature: str, cluster: LocalCluster, directory: Path) -> Iterator[Cell]:
-    """Records what comes of the test; skips it without the framework; starts a killed broker again."""
+    """Records what comes of the test; skips it without the framework; undoes every fault, also of a test that failed."""
     with results.recording_framework(framework, feature):
         try:
             with closing(Cell(feature, framework, cluster, directory)) as cell:
                 yield cell
         finally:
-            if cluster.pid(LEADER) is None:
-                cluster.restart_broker(LEADER)
-                eventually(lambda: is_in_sync(cluster), "all replicas are in sync after the restart", LIMIT_S)
+            heal(ProcessCluster(cluster))
+            cluster.wait_ready()
+            eventually(lambda: is_in_sync(cluster), "all replicas are in sync after the test", LIMIT_S)
 
 
 def wait_for(check: Callable[[], bool], what: str, shown: Callable[[], str]) -> None:
@@ -90,12 +93,20 @@ def wait_until_written(cell: Cell, topic: str, partitions: int, before: int, sho
     wait_for(lambda: end_of(cell, topic, partitions) > before + SOME, f"{SOME} more records in {topic}", shown)
 
 
-def end_of(cell: Cell, topic: str, partitions: int) -> int:
-    """The sum of the latest offsets. Offsets of transactions that are still open count."""
-    admin = AdminClient({"bootstrap.servers": cell.cluster.bootstrap_servers, "log_level": 2})
+def end_of(cell: Cell, topic: str, partitions: int, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED) -> int:
+    """The sum of the latest offsets, with READ_COMMITTED up to the first open transaction. Waits for leaders that are not paused."""
     wanted = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in range(partitions)}
-    found: int = sum(future.result(LIMIT_S).offset for future in admin.list_offsets(wanted).values())
-    return found
+
+    def offsets() -> list[int]:
+        # A new one each time: it never forgets a leader that has died.
+        admin = AdminClient({"bootstrap.servers": cell.cluster.bootstrap_servers, **SHORT, "log_level": 2})
+        try:
+            found = admin.list_offsets(wanted, isolation_level=isolation)
+            return [future.result(LIMIT_S).offset for future in found.values()]
+        except KafkaException:
+            return []
+
+    return sum(eventually(offsets, f"the leaders of {topic} say their latest offsets", LIMIT_S))
 
 
 def lines_of_words(first: int, count: int) -> list[str]:
@@ -111,15 +122,17 @@ def application_of(source: str) -> str:
     return f"words-{source}"
 
 
-def start_word_count(cell: Cell, source: str, sink: str, **settings: str) -> Program:
-    """`settings`: more of the JSON of WordCount.java."""
+def start_word_count(
+    cell: Cell, source: str, sink: str, guarantee: str = EXACTLY_ONCE, settings: Mapping[str, str] = NO_SETTINGS
+) -> Program:
     return cell.start(
         "run",
         source=source,
         sink=sink,
         application=application_of(source),
+        guarantee=guarantee,
         state=str(cell.directory / "state"),
-        **{"guarantee": cell.feature, **settings},
+        settings=dict(settings),
     )
 
 

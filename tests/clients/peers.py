@@ -12,6 +12,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
 LIMIT_S = 60
+SHORT = {"socket.timeout.ms": 5_000}
+"""Of librdkafka: how long it waits for an answer of a broker that may be paused, before it looks for another leader."""
 
 
 class Record(NamedTuple):
@@ -54,7 +56,7 @@ class ConfluentPeer:
     """confluent-kafka, which is librdkafka."""
 
     def write(self, bootstrap: str, topic: str, records: Sequence[Outgoing], aborted: bool | None = None) -> None:
-        settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 2, "log_level": 2}
+        settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 2, **SHORT, "log_level": 2}
         producer = Producer(settings if aborted is None else {**settings, "transactional.id": f"peer-{topic}"})
         if aborted is not None:
             producer.init_transactions(LIMIT_S)

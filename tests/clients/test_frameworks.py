@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.clients.connect import Worker
+from tests.clients.connect import Copying
 from tests.clients.frameworks import (
     EXACTLY_ONCE,
     LEADER,
-    LIMIT_S,
     OF_KAFKA_3_9,
     OF_KAFKA_4,
     PARTITIONS,
@@ -24,11 +22,9 @@ from tests.clients.frameworks import (
     lines_of_words,
     recorded,
     start_word_count,
-    wait_for,
     wait_for_counts,
     wait_until_written,
 )
-from tests.support.invariants import eventually
 from tests.support.thorough import release
 from tools.cluster.local_cluster import LocalCluster
 
@@ -69,7 +65,7 @@ def test_streams_count_words(frameworks: Frameworks, cluster: LocalCluster, tmp_
             wait_until_written(cell, sink, PARTITIONS, before, first.shown)
 
         write(LINES)
-        first = start_word_count(cell, source, sink)
+        first = start_word_count(cell, source, sink, guarantee)
         wait_for_counts(cell, first, sink, lines)
 
         write_until_some_are_counted()
@@ -79,7 +75,7 @@ def test_streams_count_words(frameworks: Frameworks, cluster: LocalCluster, tmp_
 
         write_until_some_are_counted()
         first.kill()
-        second = start_word_count(cell, source, sink)
+        second = start_word_count(cell, source, sink, guarantee)
         wait_for_counts(cell, second, sink, lines)
         second.end()
 
@@ -94,66 +90,39 @@ def test_streams_count_words(frameworks: Frameworks, cluster: LocalCluster, tmp_
 # Kafka Connect
 
 
-def append(file: Path, first: int, count: int = LINES) -> list[str]:
-    lines = [f"line {number}" for number in range(first, first + count)]
-    with file.open("a") as end:
-        end.write("".join(f"{line}\n" for line in lines))
-    return lines
-
-
 @pytest.mark.parametrize("feature", [release("at least once"), "exactly once source"])
 def test_connect_copies_a_file(frameworks: Frameworks, cluster: LocalCluster, tmp_path: Path, feature: str) -> None:
     """From a file to a topic, and from there to a file. A broker is killed, and then the worker, each while it copies."""
     with recorded(frameworks.connect, feature, cluster, tmp_path) as cell, contextlib.ExitStack() as stack:
         topic = cell.topic(first_leader=LEADER)
-        source, sink = tmp_path / "source.txt", tmp_path / "sink.txt"
         is_exactly_once = feature == "exactly once source"
-        settings: dict[str, str] = {
-            "bootstrap.servers": cluster.bootstrap_servers,
-            "consumer.isolation.level": "read_committed",
-            "exactly.once.source.support": "enabled" if is_exactly_once else "disabled",
-        }
-        worker = Worker(frameworks.jars, tmp_path, f"connect-{topic}", settings)
-        stack.callback(worker.kill)
-
-        def wait_until_copied(lines: Sequence[str]) -> None:
-            def is_copied() -> bool:
-                return sink.exists() and set(sink.read_text().splitlines()) >= set(lines)
-
-            wait_for(is_copied, f"{len(lines)} lines are in the sink's file", worker.shown)
-
-        lines: list[str] = []
+        copying = Copying(cell, frameworks.jars, topic, is_exactly_once=is_exactly_once)
+        stack.callback(copying.worker.kill)
 
         def append_until_some_are_written() -> None:
             before = end_of(cell, topic, 1)
-            lines.extend(append(source, len(lines), MANY_LINES))
-            wait_until_written(cell, topic, 1, before, worker.shown)
+            copying.append(MANY_LINES)
+            wait_until_written(cell, topic, 1, before, copying.worker.shown)
 
-        lines += append(source, 0)
-        worker.start()
-        worker.create("source", {"connector.class": "FileStreamSource", "file": str(source), "topic": topic})
-        worker.create("sink", {"connector.class": "FileStreamSink", "file": str(sink), "topics": topic})
-        wait_until_copied(lines)
+        copying.append(LINES)
+        copying.start()
+        copying.wait_until_copied()
 
         append_until_some_are_written()
         cluster.kill(LEADER)
-        lines += append(source, len(lines))
-        wait_until_copied(lines)
+        copying.append(LINES)
+        copying.wait_until_copied()
 
         append_until_some_are_written()
-        worker.kill()
-        lines += append(source, len(lines))
-        worker.start()
-        wait_until_copied(lines)
-        for connector in ("source", "sink"):
-            worker.wait_until_running(connector)
-            worker.delete(connector)
-        eventually(lambda: worker.connectors() == [], "both connectors are deleted", LIMIT_S)
-        worker.stop()
+        copying.worker.kill()
+        copying.append(LINES)
+        copying.worker.start()
+        copying.wait_until_copied()
+        copying.stop()
 
         values = [record.value for record in cell.read(topic)]
         if is_exactly_once:
-            assert values == lines
+            assert values == copying.lines
         else:
-            assert list(dict.fromkeys(values)) == lines, "the first copies are in order"
-        assert set(sink.read_text().splitlines()) == set(lines)
+            assert list(dict.fromkeys(values)) == copying.lines, "the first copies are in order"
+        assert set(copying.copied()) == set(copying.lines)

@@ -1,7 +1,8 @@
-"""Kafka Streams of Kafka 4 write exactly once, by transaction version 2 (KIP-890), while faults go on."""
+"""Kafka Streams and Kafka Connect of Kafka 4 write exactly once, by transaction version 2 (KIP-890), while faults go on."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 import time
@@ -11,15 +12,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from confluent_kafka import IsolationLevel
 
 from protocol.kafka.api_keys import ApiKey
 from tests.clients.cell import Cell
 from tests.clients.conftest import is_in_sync
+from tests.clients.connect import Copying
 from tests.clients.frameworks import (
     EXACTLY_ONCE,
     LEADER,
     OF_KAFKA_4,
     PARTITIONS,
+    SOME,
     application_of,
     assert_counted_once,
     end_of,
@@ -41,7 +45,7 @@ from tools.wire.client import ask
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(3600)]
 
 LINES = 100
-FAULTS = (
+STREAMS_FAULTS = (
     "kill leader of {sink}-0",
     "lose the answer to end-txn once and cut",
     "kill transaction-coordinator of {id}",
@@ -59,10 +63,57 @@ FAULTS = (
     "answer txn-offset-commit with COORDINATOR_LOAD_IN_PROGRESS 2 times",
     "pause coordinator of {group}",
     "drop txn-offset-commit once and cut",
+    "delay add-partitions-to-txn of brokers by 12s once",
 )
-"""{sink}: the topic that is written to. {id}: the transactional id of a writer. {group}: of the application."""
+"""{sink}: the topic that is written to. {id}: the transactional id of a writer. {group}: of the application. A transaction of
+Kafka Streams times out after 10 s."""
+CONNECT_FAULTS = (
+    "kill leader of {sink}-0",
+    "lose the answer to init-producer-id once and cut",
+    "pause transaction-coordinator of {id}",
+    "lose the answer to end-txn once and cut",
+    "kill coordinator of {group}",
+    "lose the answer to produce of topic {sink} once and cut",
+    "answer init-producer-id with CONCURRENT_TRANSACTIONS 2 times",
+    "lose the answer to offset-commit of group {readers} once and cut",
+    "kill transaction-coordinator of {id}",
+    "drop init-producer-id once and cut",
+    "pause leader of {sink}-0",
+    "answer end-txn with COORDINATOR_NOT_AVAILABLE 2 times",
+    "answer produce of topic {sink} with NOT_LEADER_OR_FOLLOWER 2 times",
+    "kill coordinator of {readers}",
+    "cut the connection in the middle of the answer to end-txn once",
+    "pause coordinator of {group}",
+    "drop end-txn once and cut",
+    "answer init-producer-id with COORDINATOR_LOAD_IN_PROGRESS 2 times",
+    "lose the answer to add-partitions-to-txn of brokers once and cut",
+    "answer offset-commit of group {readers} with COORDINATOR_LOAD_IN_PROGRESS 2 times",
+    "drop produce of topic {sink} once and cut",
+)
+"""{sink}: the topic that is written to. {id}: the transactional id of the source's task. {group}: of the workers. {readers}: the
+sink's."""
+FEW = 8
+"""Of CONNECT_FAULTS: one of each kind."""
+REQUEST_TIMEOUT, ADMIN_TIMEOUT = "request.timeout.ms", "default.api.timeout.ms"
+STREAMS_PATIENCE = {
+    REQUEST_TIMEOUT: "5000",
+    f"admin.{ADMIN_TIMEOUT}": "10000",
+    "consumer.session.timeout.ms": "30000",
+}
+"""A paused broker never answers. The group's leader waits for its admin client while it assigns tasks (Kafka's StreamsPartitionAssignor),
+by default for up to a minute, and sends no heartbeats meanwhile. After the time-out of its session the next member is the leader, and
+waits in the same way. So these clients wait for less time, and their session is longer than that. Java's admin client looks for requests
+without an answer only when the next API call times out."""
+CONNECT_PATIENCE = {
+    **{f"{client}{REQUEST_TIMEOUT}": "5000" for client in ("", "producer.", "consumer.", "admin.")},
+    ADMIN_TIMEOUT: "10000",
+}
 LIST_TRANSACTIONS_VERSION = 0
 ANSWER_TIMEOUT_S = 10.0
+
+
+def nothing() -> None:
+    pass
 
 
 class Faults:
@@ -76,18 +127,19 @@ class Faults:
         self._shown = shown
         self._faulted = Faulted(ProcessCluster(cell.cluster), ())
 
-    def happen(self, line: str, write: Callable[[], None]) -> None:
-        """The fault, until it has been felt and the framework goes on; then the heal. `write` gives the framework more work."""
+    def happen(self, line: str, then: Callable[[], None]) -> None:
+        """The fault while the framework is at work, until it has been felt and the framework goes on; then the heal. `then` gives the
+        framework more work once the fault is there."""
         words = parse_words(line)
-        before = self._end()
-        write()
-        self._wait_until_written(before)
-        before, began_ms = self._end(), time.time() * 1000
+        began_ms = time.time() * 1000
         rows, _ = self._faulted.carry_out(words)
         assert not any(row.error for row in rows), rows
-        write()
+        before = self._end()
+        then()
         if words.request is None:
-            self._wait_until_written(before)
+            wait_for(
+                lambda: self._end() > before + SOME, f"{SOME} more records are committed after {words}", self._shown
+            )
         else:
             hits = lambda: request_hits(self._cell.cluster.directory, began_ms)[str(words)]  # noqa: E731
             wait_for(lambda: hits() > 0, f"a request is hit by {words}", self._shown)
@@ -95,10 +147,8 @@ class Faults:
         wait_for(lambda: is_in_sync(self._cell.cluster), f"all replicas are in sync after {words}", self._shown)
 
     def _end(self) -> int:
-        return end_of(self._cell, self._sink, self._partitions)
-
-    def _wait_until_written(self, before: int) -> None:
-        wait_until_written(self._cell, self._sink, self._partitions, before, self._shown)
+        """Of what is committed."""
+        return end_of(self._cell, self._sink, self._partitions, IsolationLevel.READ_COMMITTED)
 
 
 def requests(cluster: LocalCluster, api: str) -> Counter[int]:
@@ -133,7 +183,7 @@ def assert_version_2(cluster: LocalCluster, before: Counter[int]) -> None:
     assert set(requests(cluster, "EndTxn") - before) == {5}
 
 
-@pytest.mark.parametrize("count", [len(FAULTS), release(100)])
+@pytest.mark.parametrize("count", [len(STREAMS_FAULTS), release(100)])
 def test_streams_count_words_once(cluster_at_level_4: LocalCluster, tmp_path: Path, count: int) -> None:
     feature = f"{EXACTLY_ONCE}, {count} faults"
     with recorded(OF_KAFKA_4.streams, feature, cluster_at_level_4, tmp_path) as cell:
@@ -148,13 +198,16 @@ def test_streams_count_words_once(cluster_at_level_4: LocalCluster, tmp_path: Pa
 
         ended = requests(cluster_at_level_4, "EndTxn")
         write()
-        program = start_word_count(cell, source, sink, guarantee=EXACTLY_ONCE)
+        program = start_word_count(cell, source, sink, settings=STREAMS_PATIENCE)
         wait_for_counts(cell, program, sink, lines)
         assert_version_2(cluster_at_level_4, ended)
 
         names = {"sink": sink, "group": application, "id": transactional_ids(cluster_at_level_4, application)[0]}
         faults = Faults(cell, sink, PARTITIONS, program.shown)
-        for line in itertools.islice(itertools.cycle(FAULTS), count):
+        for line in itertools.islice(itertools.cycle(STREAMS_FAULTS), count):
+            before = end_of(cell, sink, PARTITIONS)
+            write()
+            wait_until_written(cell, sink, PARTITIONS, before, program.shown)
             faults.happen(line.format(**names), write)
         wait_for_counts(cell, program, sink, lines)
         program.end()
@@ -167,6 +220,41 @@ def test_streams_say_that_groups_of_their_own_kind_are_not_served(
     """KIP-1071, `group.protocol=streams`."""
     with recorded(OF_KAFKA_4.streams, "streams groups are refused", cluster_at_level_4, tmp_path) as cell:
         source, sink = cell.topic(PARTITIONS), cell.topic(PARTITIONS)
-        program = start_word_count(cell, source, sink, guarantee=EXACTLY_ONCE, protocol="streams")
+        program = start_word_count(cell, source, sink, settings={"group.protocol": "streams"})
         program.wait_for(lambda: "ERROR" in [line.get("state") for line in program.lines], "it gave up")
         assert "UnsupportedVersionException" in program.shown()
+
+
+@pytest.mark.parametrize("count", [FEW, release(100)])
+def test_connect_copies_lines_once(cluster_at_level_4: LocalCluster, tmp_path: Path, count: int) -> None:
+    feature = f"exactly once source, {count} faults"
+    with (
+        recorded(OF_KAFKA_4.connect, feature, cluster_at_level_4, tmp_path) as cell,
+        contextlib.ExitStack() as stack,
+    ):
+        topic = cell.topic(first_leader=LEADER)
+        copying = Copying(cell, OF_KAFKA_4.jars, topic, is_exactly_once=True, **CONNECT_PATIENCE)
+        stack.callback(copying.worker.kill)
+
+        ended = requests(cluster_at_level_4, "EndTxn")
+        copying.append(LINES)
+        copying.start()
+        copying.wait_until_copied()
+        assert_version_2(cluster_at_level_4, ended)
+
+        names = {
+            "sink": topic,
+            "group": copying.worker.name,
+            "readers": copying.readers,
+            "id": copying.transactional_id,
+        }
+        assert names["id"] in transactional_ids(cluster_at_level_4, copying.worker.name)
+        faults = Faults(cell, topic, 1, copying.worker.shown)
+        with copying.growing():
+            for line in itertools.islice(itertools.cycle(CONNECT_FAULTS), count):
+                begin_again = lambda: copying.worker.restart_task(copying.source)  # noqa: E731
+                faults.happen(line.format(**names), begin_again if "init-producer-id" in line else nothing)
+        copying.wait_until_copied()
+        copying.stop()
+        assert [record.value for record in cell.read(topic)] == copying.lines
+        assert set(copying.copied()) == set(copying.lines)

@@ -1,5 +1,6 @@
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ArrayNode;
 import java.io.IOException;
 import java.io.PrintStream;
 import java.util.Arrays;
@@ -9,18 +10,35 @@ import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.StreamsConfig;
+import org.apache.kafka.streams.errors.StreamsUncaughtExceptionHandler.StreamThreadExceptionResponse;
 import org.apache.kafka.streams.Topology;
 import org.apache.kafka.streams.kstream.Produced;
 
 /**
  * The word count of Kafka Streams: `WordCount run JSON`, with "bootstrap", "source", "sink", "application", "guarantee", "state", and
- * perhaps "protocol" (of its group: Kafka Streams 4 has "classic" and "streams").
+ * perhaps "settings" of Kafka Streams.
  *
  * Each word of the source makes a record in the sink: the word, and how often it has been read until now. No cache joins two counts of
- * a word. Prints {"state": its state} whenever that changes. Ends when stdin is closed.
+ * a word. Prints {"state": its state} whenever that changes, and {"error": [an exception, its cause, ...]} when one ends a thread, and so
+ * the application. Ends when stdin is closed.
  */
 public class WordCount {
     static final PrintStream LINES = System.out;
+    static final ObjectMapper JSON = new ObjectMapper();
+
+    static synchronized void say(JsonNode line) {
+        LINES.println(line);
+        LINES.flush();
+    }
+
+    /** The error, its cause, the cause of that, and so on. */
+    static ArrayNode withCauses(Throwable error) {
+        ArrayNode found = JSON.createArrayNode();
+        for (Throwable each = error; each != null; each = each.getCause()) {
+            found.add(each.toString());
+        }
+        return found;
+    }
 
     static Topology topology(String source, String sink) {
         StreamsBuilder builder = new StreamsBuilder();
@@ -36,7 +54,7 @@ public class WordCount {
 
     public static void main(String[] arguments) throws IOException {
         System.setOut(System.err); // log lines go there
-        JsonNode asked = new ObjectMapper().readTree(arguments[1]);
+        JsonNode asked = JSON.readTree(arguments[1]);
         Properties settings = new Properties();
         settings.put(StreamsConfig.BOOTSTRAP_SERVERS_CONFIG, asked.get("bootstrap").asText());
         settings.put(StreamsConfig.APPLICATION_ID_CONFIG, asked.get("application").asText());
@@ -51,13 +69,12 @@ public class WordCount {
         settings.put(StreamsConfig.consumerPrefix(ConsumerConfig.AUTO_OFFSET_RESET_CONFIG), "earliest");
         settings.put(StreamsConfig.consumerPrefix(ConsumerConfig.SESSION_TIMEOUT_MS_CONFIG), 6000);
         settings.put(StreamsConfig.consumerPrefix(ConsumerConfig.HEARTBEAT_INTERVAL_MS_CONFIG), 1000);
-        if (asked.has("protocol")) {
-            settings.put("group.protocol", asked.get("protocol").asText());
-        }
+        asked.path("settings").fields().forEachRemaining(each -> settings.put(each.getKey(), each.getValue().asText()));
         KafkaStreams streams = new KafkaStreams(topology(asked.get("source").asText(), asked.get("sink").asText()), settings);
-        streams.setStateListener((now, before) -> {
-            LINES.println("{\"state\":\"" + now + "\"}");
-            LINES.flush();
+        streams.setStateListener((now, before) -> say(JSON.createObjectNode().put("state", now.toString())));
+        streams.setUncaughtExceptionHandler(error -> {
+            say(JSON.createObjectNode().set("error", withCauses(error)));
+            return StreamThreadExceptionResponse.SHUTDOWN_CLIENT; // as without a handler
         });
         streams.start();
         while (System.in.read() >= 0) { }
