@@ -23,6 +23,7 @@ LIMIT_S = 120.0
 CALL_TIMEOUT_S = 60.0
 SHOWN_LINES = 40
 PAUSE_S, LINES_AT_ONCE = 0.05, 5
+TIMED_OUT = "org.apache.kafka.common.errors.TimeoutException"
 STRING_CONVERTER = "org.apache.kafka.connect.storage.StringConverter"
 
 
@@ -97,6 +98,16 @@ class Worker:
         self._when_answered(
             "POST", f"/connectors/{connector}/tasks/0/restart", what=f"the task of {connector} restarts"
         )
+
+    def restart_timed_out(self, connector: str) -> None:
+        """As an operator does: what begins while a broker is paused may fail by a TimeoutException, and stays failed. Raises AssertionError
+        if it has failed for another reason."""
+        status = self._when_answered("GET", f"/connectors/{connector}/status", what=f"{connector} has a status")
+        failed = [each for each in (status["connector"], *status["tasks"]) if each["state"] == "FAILED"]
+        if failed:
+            assert all(TIMED_OUT in each["trace"] for each in failed), failed
+            path = f"/connectors/{connector}/restart?includeTasks=true&onlyFailed=true"
+            self._when_answered("POST", path, what=f"{connector} restarts")
 
     def delete(self, connector: str) -> None:
         self._when_answered("DELETE", f"/connectors/{connector}", what=f"{connector} is deleted")
@@ -204,6 +215,10 @@ class Copying:
     def copied(self) -> Sequence[str]:
         """The lines of the file at the end."""
         return self._written.read_text().splitlines() if self._written.exists() else []
+
+    def tend(self) -> None:
+        for connector in (self.source, self.sink):
+            self.worker.restart_timed_out(connector)
 
     def wait_until_copied(self) -> None:
         expected = set(self.lines)

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from confluent_kafka import IsolationLevel
+from confluent_kafka import ElectionType, IsolationLevel
+from confluent_kafka.admin import AdminClient
 
 from protocol.kafka.api_keys import ApiKey
 from tests.clients.cell import Cell
@@ -86,7 +87,6 @@ CONNECT_FAULTS = (
     "pause coordinator of {group}",
     "drop end-txn once and cut",
     "answer init-producer-id with COORDINATOR_LOAD_IN_PROGRESS 2 times",
-    "lose the answer to add-partitions-to-txn of brokers once and cut",
     "answer offset-commit of group {readers} with COORDINATOR_LOAD_IN_PROGRESS 2 times",
     "drop produce of topic {sink} once and cut",
 )
@@ -119,12 +119,15 @@ def nothing() -> None:
 class Faults:
     """Carries faults out, one after the other, while records are written to the topic `sink`."""
 
-    def __init__(self, cell: Cell, sink: str, partitions: int, shown: Callable[[], str]) -> None:
-        """`shown`: what the framework said."""
+    def __init__(
+        self, cell: Cell, sink: str, partitions: int, shown: Callable[[], str], tend: Callable[[], None] = nothing
+    ) -> None:
+        """`shown`: what the framework said. `tend` does what an operator does, again and again."""
         self._cell = cell
         self._sink = sink
         self._partitions = partitions
         self._shown = shown
+        self._tend = tend
         self._faulted = Faulted(ProcessCluster(cell.cluster), ())
 
     def happen(self, line: str, then: Callable[[], None]) -> None:
@@ -137,18 +140,30 @@ class Faults:
         before = self._end()
         then()
         if words.request is None:
-            wait_for(
-                lambda: self._end() > before + SOME, f"{SOME} more records are committed after {words}", self._shown
-            )
+            self._wait_for(lambda: self._end() > before + SOME, f"{SOME} more records are committed after {words}")
         else:
             hits = lambda: request_hits(self._cell.cluster.directory, began_ms)[str(words)]  # noqa: E731
-            wait_for(lambda: hits() > 0, f"a request is hit by {words}", self._shown)
+            self._wait_for(lambda: hits() > 0, f"a request is hit by {words}")
         self._faulted.heal_all()
-        wait_for(lambda: is_in_sync(self._cell.cluster), f"all replicas are in sync after {words}", self._shown)
+        self._wait_for(lambda: is_in_sync(self._cell.cluster), f"all replicas are in sync after {words}")
+        lead_as_preferred(self._cell.cluster)
+
+    def _wait_for(self, check: Callable[[], bool], what: str) -> None:
+        def checked() -> bool:
+            self._tend()
+            return check()
+
+        wait_for(checked, what, self._shown)
 
     def _end(self) -> int:
         """Of what is committed."""
         return end_of(self._cell, self._sink, self._partitions, IsolationLevel.READ_COMMITTED)
+
+
+def lead_as_preferred(cluster: LocalCluster) -> None:
+    """After some kills one broker leads everything, and brokers have nothing to ask each other."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 2})
+    admin.elect_leaders(ElectionType.PREFERRED).result(ANSWER_TIMEOUT_S)
 
 
 def requests(cluster: LocalCluster, api: str) -> Counter[int]:
@@ -249,7 +264,7 @@ def test_connect_copies_lines_once(cluster_at_level_4: LocalCluster, tmp_path: P
             "id": copying.transactional_id,
         }
         assert names["id"] in transactional_ids(cluster_at_level_4, copying.worker.name)
-        faults = Faults(cell, topic, 1, copying.worker.shown)
+        faults = Faults(cell, topic, 1, copying.worker.shown, copying.tend)
         with copying.growing():
             for line in itertools.islice(itertools.cycle(CONNECT_FAULTS), count):
                 begin_again = lambda: copying.worker.restart_task(copying.source)  # noqa: E731

@@ -24,6 +24,13 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 COUNT = 20
 VALUES = [f"value {number}" for number in range(COUNT)]
 SILENT = ("drop", "lose")
+BEGINS = (
+    "lose the answer to init-producer-id once and cut",
+    "cut the connection in the middle of the answer to init-producer-id once",
+    "drop init-producer-id once and cut",
+    "answer init-producer-id with CONCURRENT_TRANSACTIONS 2 times",
+    "lose the answer to end-txn once and cut",
+)
 THREE = [client for client in CLIENTS if client.name in ("confluent-kafka", "franz-go", "Java client, newest")]
 
 
@@ -58,6 +65,33 @@ def test_a_producer_feels_each_fault(cell: Cell) -> None:
         lines = lines_under(faulted, cell, words, cell.start_producer(topic, VALUES, idempotent=True))
         assert sorted(each["acked"] for each in lines if "acked" in each) == sorted(VALUES), line
         assert [record.value for record in cell.read(topic)] == VALUES, line
+
+
+@pytest.mark.parametrize(
+    "client", [client for client in THREE if client.name != "franz-go"], ids=lambda client: client.name
+)
+def test_a_transactional_producer_begins_although_an_answer_is_lost(
+    client: Client, cluster_at_level_4: LocalCluster, tmp_path: Path
+) -> None:
+    """TXN-2, of transaction version 2 where the client has it: it asks again for its epoch, or for the end of its transaction.
+
+    franz-go gives up: it takes a connection that ends without a first answer for one that needs SASL.
+    """
+    if (reason := client.why_not()) is not None:
+        pytest.skip(f"{client.name}: {reason}")
+    faulted = Faulted(ProcessCluster(cluster_at_level_4), ())
+    with closing(Cell("begin", client, cluster_at_level_4, tmp_path)) as cell:
+        topic = cell.topic()
+        request = {"topic": topic, "transactional_id": f"{cell.name}-{topic}", "end": "commit"}
+        committed = []
+        for number, line in enumerate(BEGINS):
+            words = parse_words(line)
+            faulted.carry_out(words)
+            values = [f"transaction {number}, {value}" for value in VALUES]
+            program = cell.start("transact", **request, values=values)
+            assert {"ended": "commit"} in lines_under(faulted, cell, words, program), line
+            committed += values
+            assert [record.value for record in cell.read(topic)] == committed, line
 
 
 @pytest.mark.parametrize("cell", THREE, ids=lambda client: client.name, indirect=True)
