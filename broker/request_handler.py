@@ -40,7 +40,7 @@ class RequestHandler:
         self,
         context: ApiContext,
         metrics: RequestMetrics | None = None,
-        level: ApiLevel = ApiLevel.KAFKA_3_9,
+        level: ApiLevel = ApiLevel.KAFKA_4,
     ) -> None:
         """`metrics` counts the requests; fetches are counted by their API, which knows whose they are."""
         self.faults: Callable[[Request], bool] | None = None

@@ -62,7 +62,7 @@ class OttlaCluster:
     ) -> None:
         """`settings`: Kafka's, for every broker. `links`: brokers and ZooKeeper reach each other through links that can be cut.
 
-        `api_level`: whose APIs clients get, "3.9" or "4" (`broker.api.level`).
+        `api_level`: whose APIs clients get, "3.9" or "4", the default (`broker.api.level`).
         `secure`: it has TLS, the users admin, alice and bob, and ACLs (docs/SECURITY.md): connect with the settings of `user`.
         `keep`: the directory of logs and data, which stay; an earlier cluster there that has ended is removed.
         """

@@ -48,7 +48,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--ottla-api-level",
         metavar="LEVEL",
-        help="3.9 or 4: whose APIs clients get, those of Kafka 3.9 or of Kafka 4 (ini: ottla_api_level, default 3.9)",
+        help="3.9 or 4: whose APIs clients get, those of Kafka 3.9 or of Kafka 4 (ini: ottla_api_level, default 4)",
     )
     group.addoption(
         "--ottla-links",

@@ -122,6 +122,15 @@ def shared_cluster(tmp_path_factory: pytest.TempPathFactory, new_chroot: Callabl
         yield start(brokers=3, overrides=CALM)
 
 
+@pytest.fixture(scope="session")
+def broker_at_level_3_9(
+    tmp_path_factory: pytest.TempPathFactory, new_chroot: Callable[[], str]
+) -> Iterator[LocalCluster]:
+    """A cluster of one broker, for what only old clients ask for."""
+    with running_clusters(tmp_path_factory.mktemp("level-3.9"), new_chroot) as start:
+        yield start(brokers=1, overrides={**CALM, "broker.api.level": "3.9"})
+
+
 @pytest.fixture
 def zk(cluster: LocalCluster) -> Iterator[ZooKeeperView]:
     """What is in the ZooKeeper of the module's fixture `cluster`."""

@@ -738,7 +738,7 @@ class BrokerConfig:
         doc="ottla's own: whether the owner of the process can break single requests of clients, by a socket beside its settings",
     )
     broker_api_level: str = setting(
-        ApiLevel.KAFKA_3_9.value,
+        ApiLevel.KAFKA_4.value,
         choices=tuple(level.value for level in ApiLevel),
         doc="ottla's own: whose APIs and versions clients get: 3.9, those of Kafka 3.9; 4, those of Kafka 4",
     )

@@ -147,7 +147,19 @@ def clients_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalC
 
 
 @pytest.fixture(scope="session")
-def cluster_at_level_4(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def cluster_at_level_3_9(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with running_clusters(tmp_path_factory.mktemp("clients-3.9")) as start:
+        yield start(brokers=3, overrides={**OVERRIDES, API_LEVEL: ApiLevel.KAFKA_3_9.value})
+
+
+@pytest.fixture(scope="session")
+def cluster_at_level_4(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LocalCluster]:
+    """That of all clients, if it is at this level."""
+    if results.API_LEVEL == ApiLevel.KAFKA_4.value:
+        yield request.getfixturevalue("clients_cluster")
+        return
     with running_clusters(tmp_path_factory.mktemp("clients-4")) as start:
         yield start(brokers=3, overrides={**OVERRIDES, API_LEVEL: ApiLevel.KAFKA_4.value})
 

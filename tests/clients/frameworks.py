@@ -63,7 +63,7 @@ class Frameworks:
         return cls(jars, cluster, streams, connect)
 
 
-OF_KAFKA_3_9 = Frameworks.of(java.FRAMEWORKS, "clients_cluster")
+OF_KAFKA_3_9 = Frameworks.of(java.FRAMEWORKS, "cluster_at_level_3_9")
 OF_KAFKA_4 = Frameworks.of(java.FRAMEWORKS_OF_KAFKA_4, "cluster_at_level_4", ", newest")
 
 

@@ -137,10 +137,10 @@ def test_a_version_that_is_too_old_is_refused(
     cluster: LocalCluster, controller: int, wire: Wire, api_key: ApiKey
 ) -> None:
     """KIP-896. The log says who asked, which versions the client must use, and where to read more."""
-    version = SUPPORTED[api_key].min - 1
+    oldest, newest = SERVED[ApiLevel.KAFKA_4][api_key]
+    version = oldest - 1
     wire.send_raw(frame(struct.pack(">hhih", api_key, version, 1, 4) + b"mine" + bytes(40)))
     assert wire.is_closed_by_peer()
-    oldest, newest = SERVED[ApiLevel.KAFKA_3_9][api_key]
     reason = f", client id 'mine': supported versions are v{oldest} to v{newest}; docs/CLIENTS.md"
     log = cluster.broker_directory(controller) / "server.log"
 
@@ -153,13 +153,17 @@ def test_a_version_that_is_too_old_is_refused(
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 @pytest.mark.parametrize("acks", [1, -1])
-def test_a_produce_of_an_old_version_is_answered_with_an_error(wire: Wire, topic: str, version: int, acks: int) -> None:
+def test_a_produce_of_an_old_version_is_answered_with_an_error(
+    broker_at_level_3_9: LocalCluster, version: int, acks: int
+) -> None:
     """kio does not have these versions: the bytes are Kafka's."""
     records = old_messages.messages(min(version, 1))
-    name = topic.encode()
-    body = struct.pack(">hiih", acks, 1000, 1, len(name)) + name + struct.pack(">iii", 1, 0, len(records)) + records
-    wire.send_raw(frame(header(ApiKey.PRODUCE, version, 7) + body))
-    answer = wire.receive_frame()
+    (broker,) = broker_at_level_3_9.broker_ids
+    with Wire(broker_at_level_3_9.port(broker)) as wire:
+        name = new_topic(wire, broker).encode()
+        body = struct.pack(">hiih", acks, 1000, 1, len(name)) + name + struct.pack(">iii", 1, 0, len(records)) + records
+        wire.send_raw(frame(header(ApiKey.PRODUCE, version, 7) + body))
+        answer = wire.receive_frame()
     row = struct.pack(">ihq", 0, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, -1)
     row += struct.pack(">q", -1) if version >= 2 else b""
     expected = struct.pack(">iih", 7, 1, len(name)) + name + struct.pack(">i", 1) + row

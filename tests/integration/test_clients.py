@@ -130,10 +130,11 @@ def last_sequences_of_producers(cluster: LocalCluster, topic: str) -> Sequence[i
 
 @pytest.mark.parametrize("api_version", [(0, 10, 0), (0, 8, 2)])
 def test_a_client_that_does_not_ask_for_versions_learns_why_it_reads_nothing(
-    shared_cluster: LocalCluster, api_version: tuple[int, int, int]
+    broker_at_level_3_9: LocalCluster, api_version: tuple[int, int, int]
 ) -> None:
     """It sends ListOffsets v0, which is served, and a Fetch that cannot carry the records: an error, and no end of the stream."""
-    servers, topic = shared_cluster.bootstrap_servers, new_topic_known_everywhere(shared_cluster)
+    servers = broker_at_level_3_9.bootstrap_servers
+    topic = new_topic(servers, PARTITIONS)
     write(servers, topic, "gzip")
     partition = TopicPartition(topic, 0)
     consumer = KafkaConsumer(bootstrap_servers=servers.split(","), api_version=api_version)

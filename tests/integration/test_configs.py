@@ -194,7 +194,6 @@ def test_illegal_resources_cannot_be_described(wire: Wire) -> None:
         (BROKER, "2", ErrorCode.INVALID_REQUEST),
         (BROKER, "abc", ErrorCode.INVALID_REQUEST),
         (BROKER_LOGGER, OWN, ErrorCode.INVALID_REQUEST),
-        (16, "x", ErrorCode.INVALID_REQUEST),
         (99, "x", ErrorCode.INVALID_REQUEST),
     ):
         found = describe(wire, kind, name)

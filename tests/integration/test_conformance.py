@@ -118,7 +118,8 @@ def test_a_history_can_be_played_alone(shared_cluster: LocalCluster, tmp_path: P
 
 @pytest.fixture(scope="module")
 def ottla(new_module_cluster: ClusterFactory) -> LocalCluster:
-    return new_module_cluster(brokers=3, overrides=SHARED_KAFKA_SETTINGS | SETTINGS | CALM)
+    level = {"broker.api.level": ApiLevel.KAFKA_3_9.value}
+    return new_module_cluster(brokers=3, overrides=SHARED_KAFKA_SETTINGS | SETTINGS | CALM | level)
 
 
 @pytest.mark.parametrize("history", [history for history in HISTORIES if history not in OF_KAFKA_4])

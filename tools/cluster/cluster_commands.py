@@ -64,7 +64,7 @@ cluster.add_command(health)
     "--as",
     "api_level",
     type=click.Choice([level.value for level in ApiLevel]),
-    help="whose APIs clients get: those of Kafka 3.9 or of Kafka 4; sets broker.api.level  [default: 3.9]",
+    help="whose APIs clients get: those of Kafka 3.9 or of Kafka 4; sets broker.api.level  [default: 4]",
 )
 @click.option(
     "--links", is_flag=True, help="connect brokers and ZooKeeper through links that `ottla fault isolate` can cut"

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from protocol.kafka.api_keys import ApiLevel
 from tools.sim.sequences import RARE, SEQUENCES, SYNCED, Order
 
 BROKERS = (1, 2, 3)
@@ -91,6 +92,7 @@ FAULTS = (
 """ELECT: the broker comes first in the partition's assignment, and `lasts` later it is elected, while the leader lives."""
 NOT_ALONE = (RESTART_AND_POWER, FEW_FILES)
 """These are drawn apart, or come in sequences only."""
+API_LEVEL = "broker.api.level"
 SETTINGS: Mapping[str, str] = {
     "zookeeper.session.timeout.ms": "4000",
     "replica.lag.time.max.ms": "3000",
@@ -107,6 +109,7 @@ SETTINGS: Mapping[str, str] = {
     "leader.imbalance.check.interval.seconds": "5",
     "log.retention.check.interval.ms": "2000",
     "log.cleaner.backoff.ms": "1000",
+    API_LEVEL: ApiLevel.KAFKA_3_9.value,  # a plan may set the other one
 }
 SMALL_SEGMENTS: Mapping[str, str] = {
     "offsets.topic.segment.bytes": "10000",
@@ -129,7 +132,6 @@ CONFIGS: Sequence[Mapping[str, str]] = (
 LOG_DIRS_MAX = 2
 SENT_FROM_FILE = 2_000
 """Clients of the world ask for a few kilobytes."""
-API_LEVEL = "broker.api.level"
 PRODUCER_EPOCHS = 32_767
 FEW_EPOCHS = 6
 LATER_KEYS: Mapping[str, Any] = {
@@ -388,7 +390,7 @@ def plan_of(seed: int, seconds: float = 60.0) -> Plan:
         settings |= SYNCED
     level = Random(f"level {seed}")  # of its own, too
     if level.random() < 0.5:
-        settings[API_LEVEL] = "4"
+        settings[API_LEVEL] = ApiLevel.KAFKA_4.value
     if level.random() < 0.3:
         plan = replace(plan, producer_epochs=FEW_EPOCHS)
     log_dirs = plan.log_dirs

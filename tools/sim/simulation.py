@@ -102,7 +102,7 @@ class Simulation:
         }
         self._policies = policies_of(plan)
         truncating = frozenset(topic for topic, policy in self._policies.items() if policy.deletes)
-        level = ApiLevel(settings.get(API_LEVEL, ApiLevel.KAFKA_3_9))
+        level = ApiLevel(settings[API_LEVEL])
         self.history = History(self.scheduler, self._is_led_by, level=level, truncating=truncating)
         self.invariants = Invariants(
             self.zookeeper.tree,

@@ -90,7 +90,7 @@ def verify() -> None:
     "--as",
     "api_level",
     type=click.Choice([level.value for level in ApiLevel]),
-    help="Whose APIs a cluster of its own has for clients: those of Kafka 3.9 or of Kafka 4. [default: 3.9]",
+    help="Whose APIs a cluster of its own has for clients: those of Kafka 3.9 or of Kafka 4. [default: 4]",
 )
 @click.option("--secure", is_flag=True, help="A cluster of its own has TLS, users who log in, and ACLs.")
 @click.option(

@@ -33,7 +33,7 @@ DIFFERENT, FAILED = 1, 2
 
 
 @click.command()
-@click.option("--reference", required=True, metavar="HOST:PORT", help="a broker that is right, such as a Kafka 3.9")
+@click.option("--reference", required=True, metavar="HOST:PORT", help="a broker that is right, such as a Kafka 4.1")
 @click.option("--subject", required=True, metavar="HOST:PORT", help="the broker to compare with it")
 @click.option(
     "--api", "apis", multiple=True, metavar="NAME", help="only this API, such as ListOffsets; may be repeated"
@@ -48,7 +48,7 @@ DIFFERENT, FAILED = 1, 2
 @click.option(
     "--level",
     type=click.Choice([level.value for level in ApiLevel]),
-    default=ApiLevel.KAFKA_3_9.value,
+    default=ApiLevel.KAFKA_4.value,
     show_default=True,
     help="whose differences are known: 3.9, those between Kafka 3.9 and ottla; 4, those between Kafka 4.1 and ottla at level 4",
 )

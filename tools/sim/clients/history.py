@@ -42,7 +42,7 @@ class History:
     scheduler: Scheduler
     is_led_by: Callable[[TopicPartition, str], bool]
     """Whether ZooKeeper has that host as leader now."""
-    level: ApiLevel = ApiLevel.KAFKA_3_9
+    level: ApiLevel = ApiLevel.KAFKA_4
     """Whose APIs and versions the brokers serve."""
     batch_acknowledged: Callable[[TopicPartition, bytes], None] = lambda _tp, _batch: None
     """Told of each batch that a broker has acknowledged to a producer with acks=all."""
