@@ -157,7 +157,7 @@ def cluster_at_level_4(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalCluster]:
     """That of all clients, if it is at this level."""
-    if results.API_LEVEL == ApiLevel.KAFKA_4.value:
+    if ApiLevel(results.API_LEVEL) is ApiLevel.KAFKA_4:
         yield request.getfixturevalue("clients_cluster")
         return
     with running_clusters(tmp_path_factory.mktemp("clients-4")) as start:
