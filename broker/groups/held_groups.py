@@ -98,8 +98,8 @@ class HeldGroup:
         """Requests of members of a group of the new kind that wait for a new target, the lowest epoch first."""
         self.is_worked_on = False
         """Whether somebody takes the steps to a new target, and answers those who wait for it."""
-        self.told = ("Empty", 0)
-        """The state and epoch of a group of the new kind that the event log knows."""
+        self.told = (group.state.value, group.epoch) if isinstance(group, ConsumerGroup) else ("Empty", 0)
+        """The state and epoch of a group of the new kind that the event logs of this and earlier coordinators know."""
 
     @property
     def is_held(self) -> bool:

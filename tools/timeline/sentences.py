@@ -514,11 +514,12 @@ def _high_watermarks(event: Event, known: Known) -> list[Said]:
 def _group_state(event: Event, known: Known) -> list[Said]:
     row = event.row
     group, generation, cause = row.get("group"), row.get("generation"), row.get("cause")
+    is_new_kind = cause == f"epoch {generation}"  # KIP-848
     texts = {
         "PreparingRebalance": f"starts a rebalance of group {group}: {cause}",
         "CompletingRebalance": f"waits for the assignment of group {group}, generation {generation}: {cause}",
-        "Stable": f"group {group} is stable in generation {generation}: {cause}",
-        "Empty": f"group {group} is empty: {cause}",
+        "Stable": f"group {group} is stable in {cause if is_new_kind else f'generation {generation}: {cause}'}",
+        "Empty": f"group {group} is empty{' in' if is_new_kind else ':'} {cause}",
         "Dead": f"group {group} ends: {cause}",
         "Assigning": f"group {group} is to be assigned anew, for {cause}",
         "Reconciling": f"group {group} has a target for {cause}: its members give up and take partitions",

@@ -140,6 +140,9 @@ async def test_the_next_coordinator_goes_on(pair: GroupCluster) -> None:
     assert (answer.error, answer.epoch, answer.assignment) == (ErrorCode.NONE, epoch, None)
     group = pair.coordinators[2].describe_consumer_group(GROUP)
     assert [(each.member.member_id, each.member.assigned, each.target) for each in group.members] == [("a", ALL, ALL)]
+    held = pair.coordinators[2]._groups.get(GROUP)
+    assert held is not None
+    assert held.told == (group.state, epoch), "the next event is of a change from there"
 
 
 async def test_a_member_that_is_silent_is_removed(pair: GroupCluster) -> None:
