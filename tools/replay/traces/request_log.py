@@ -13,8 +13,7 @@ The log has a line for each request, written when its answer was sent. What a tr
 - **Topic ids** (fetches since Kafka 3.1) become names by the metadata answers and controller requests in the log.
 - **Transactions** end with an END_TXN, or with the next INIT_PRODUCER_ID of the id. Times of several brokers are apart by as much as their
   clocks, and by the millisecond of the log: a batch may be counted to the transaction before or after its own.
-- **The group** of a client is that of its JOIN_GROUP, SYNC_GROUP, HEARTBEAT and OFFSET_COMMIT requests, by host and client id. It is
-  unknown if there are two.
+- **The group** of a client is that of its requests as a member (GROUP_APIS), by host and client id. It is unknown if there are two.
 
 Fetches of followers, and requests of brokers, are not the load of clients. They are counted and left out.
 

@@ -190,13 +190,14 @@ def test_a_fetch_session_names_only_partitions_that_changed(tmp_path: Path) -> N
     ]
 
 
-def test_a_client_has_a_group_if_it_is_the_only_one_and_hosts_are_told_apart(tmp_path: Path) -> None:
+@pytest.mark.parametrize("heartbeat", ["HEARTBEAT", "CONSUMER_GROUP_HEARTBEAT"])
+def test_a_client_has_a_group_if_it_is_the_only_one_and_hosts_are_told_apart(tmp_path: Path, heartbeat: str) -> None:
     other = {"connection": f"{BROKER}-host-b:6000-4"}
     rows, _, _ = imported(
         tmp_path,
         [
             fetched(1, {0: 0}, {}, client="a"),
-            line(2, "HEARTBEAT", {"groupId": "readers"}, {}, client="a", port=7),
+            line(2, heartbeat, {"groupId": "readers"}, {}, client="a", port=7),
             fetched(3, {0: 0}, {}, client="a", **other),
             line(4, "OFFSET_COMMIT", {"groupId": "x"}, {}, client="a", **other),
             line(5, "JOIN_GROUP", {"groupId": "y"}, {}, client="a", **other),
