@@ -27,6 +27,8 @@ from tools.wire.group_member import GroupError
 
 Owned = frozenset[IdPartition]
 NOTHING: Owned = frozenset()
+SETTLED_BEATS = 2
+"""After so many heartbeats a member without partitions is not to have any: the others have heard of it, and given up what it was to get."""
 
 
 class ConsumerMembership(Membership):
@@ -52,6 +54,8 @@ class ConsumerMembership(Membership):
         self._nameless = NOTHING
         """Partitions of its target whose topic no broker knows. The next heartbeat looks again."""
         self._epoch = JOINING
+        self._beats = 0
+        """Its heartbeats since it has an assignment."""
         self._heartbeat_due = 0.0
 
     @property
@@ -92,8 +96,9 @@ class ConsumerMembership(Membership):
             self._epoch = self._member.generation
             self._count_generation()
         self._count_heartbeat()
-        if self._owned is not None:
-            self.settled.set()  # it may own nothing for good
+        self._beats += self._owned is not None
+        if self._beats >= SETTLED_BEATS:
+            self.settled.set()
 
     async def _reconcile(self) -> None:
         """Gives up what it may not read, or takes what it may. Raises GroupError, OSError, MalformedRequest, Unreachable."""
