@@ -26,6 +26,8 @@ from tests.support.thorough import release, thorough
 from tests.support.verified import EXACTLY_ONCE, EXAMPLES, ORDERS, faults, verify
 from tools.admin.kafka_admin import KafkaAdmin
 from tools.cluster.local_cluster import LocalCluster
+from tools.cluster.log_parts import events_of
+from tools.group_protocols import CLASSIC, CONSUMER
 from tools.judge.logs import Outcome
 from tools.judge.reports import PRODUCED, Report
 from tools.verify.reading import read_back
@@ -44,8 +46,8 @@ def cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
 
 @pytest.fixture(scope="module")
 def quick_cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
-    """With the short time-outs of a local cluster."""
-    return new_module_cluster(brokers=3)
+    """With the short time-outs of a local cluster, and the APIs of Kafka 4."""
+    return new_module_cluster(brokers=3, overrides={"broker.api.level": "4"})
 
 
 @pytest.fixture
@@ -59,18 +61,22 @@ def orders(cluster: LocalCluster) -> KafkaAdmin:
 
 
 @pytest.mark.parametrize(
-    "texts",
+    ("protocol", "texts"),
     [
-        ["kill leader of orders-0 at 3s", "restart it at 6s"],
-        thorough(["kill controller at 3s"]),
-        thorough(["kill coordinator of billing at 5s"]),
+        (CONSUMER, ["kill leader of orders-0 at 3s", "restart it at 6s"]),
+        thorough(CLASSIC, ["kill controller at 3s"]),
+        thorough(CONSUMER, ["kill coordinator of billing at 5s"]),
     ],
     ids=["leader", "controller", "coordinator"],
 )
-def test_a_clean_client_has_no_findings(quick_cluster: LocalCluster, tmp_path: Path, texts: list[str]) -> None:
-    """Except that a busy machine may take longer to serve again than a run waits for."""
+def test_a_clean_client_has_no_findings(
+    quick_cluster: LocalCluster, tmp_path: Path, protocol: str, texts: list[str]
+) -> None:
+    """Except that a busy machine may take longer to serve again than a run waits for. `protocol`: of the group of ottla's load."""
     page, junit = tmp_path / "report.html", tmp_path / "junit.xml"
     options = f"--topic orders:6 --seconds 12 --allow unrecovered --html {page} --junit {junit}".split()
+    options += ["--group-protocol", protocol]
+    had = groups_of_the_load(quick_cluster)
     verified = verify(quick_cluster, tmp_path, [*faults(*texts), *options], ORDERS)
     assert verified.exit_code == 0, verified.output
     assert verified.failures() == set()
@@ -84,6 +90,20 @@ def test_a_clean_client_has_no_findings(quick_cluster: LocalCluster, tmp_path: P
     assert 'failures="0"' in junit.read_text()
     topics = KafkaAdmin(quick_cluster.bootstrap_servers).cluster().topics
     assert not [name for name in topics if name.startswith("ottla-verify-")], "the load's topic is removed"
+    (group,) = groups_of_the_load(quick_cluster).items() - had.items()
+    assert group[1] == (protocol == CONSUMER)
+
+
+def groups_of_the_load(cluster: LocalCluster) -> dict[str, bool]:
+    """Those that the load had, and whether they were of the new kind: only these are assigned by the broker."""
+    rows = [
+        row for broker in cluster.broker_ids for row in events_of(cluster.broker_directory(broker) / "events.jsonl")
+    ]
+    states: dict[str, set[str]] = {}
+    for row in rows:
+        if row["kind"] == "group_state" and row["group"].startswith("ottla-verify-readers-"):
+            states.setdefault(row["group"], set()).add(row["after"])
+    return {group: "Assigning" in seen for group, seen in states.items()}
 
 
 HARM = """#!{python}

@@ -1,9 +1,9 @@
 """The load that `ottla verify` runs by itself: an idempotent producer and a group of readers that commit what they have read.
 
-    python -m tools.verify.own_load TOPIC GROUP PARTITIONS
+    python -m tools.verify.own_load TOPIC GROUP PARTITIONS PROTOCOL
 
-It is a program like that of a user: it reports by the same lines. SIGTERM ends the producing; it exits when the group has read
-everything that was acknowledged.
+PROTOCOL is Kafka's `group.protocol` of the readers. It is a program like that of a user: it reports by the same lines. SIGTERM ends the
+producing; it exits when the group has read everything that was acknowledged.
 """
 
 from __future__ import annotations
@@ -20,11 +20,17 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from tools.clients.leave_group import leave_group
 from tools.faults.reporting_clients import DRAIN_S, PROMPT, Load
-from tools.judge.reports import ACKED, COMMITTED, CONSUMED, Report, line_of
+from tools.group_protocols import CLASSIC, CONSUMER
+from tools.judge.reports import ACKED, ASSIGNED, COMMITTED, CONSUMED, LEFT, REVOKED, Report, line_of
 
 RECORDS_PER_S = 300
 MEMBERS = 3
 COMMIT_INTERVAL_S = 0.2
+OF_PROTOCOL = {
+    CLASSIC: {"group.protocol": CLASSIC, "partition.assignment.strategy": "cooperative-sticky"},
+    CONSUMER: {"group.protocol": CONSUMER},
+}
+"""Settings of the readers. In both protocols a reader reads on in what it keeps."""
 CATCH_UP_S = 30.0
 GRACE_S = DRAIN_S / 2 + CATCH_UP_S + 15
 """How long it may take to end after SIGTERM."""
@@ -44,7 +50,8 @@ def tell(report: Report) -> None:
 class Reader:
     """A member of the group, in a thread of its own. It commits what it has reported."""
 
-    def __init__(self, settings: dict[str, Any], topic: str, group: str, seen: set[str]) -> None:
+    def __init__(self, name: str, settings: dict[str, Any], topic: str, group: str, seen: set[str]) -> None:
+        self._name = name
         self._topic, self._group, self._seen = topic, group, seen
         self._next: dict[int, int] = {}
         """Partition -> the offset to commit."""
@@ -53,7 +60,6 @@ class Reader:
             {
                 **settings,
                 "group.id": group,
-                "partition.assignment.strategy": "cooperative-sticky",
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
                 "fetch.error.backoff.ms": 50,
@@ -62,7 +68,8 @@ class Reader:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
-        self._consumer.subscribe([self._topic], on_revoke=self._on_revoke, on_lost=self._on_lost)
+        owner = {"on_assign": self._on_assign, "on_revoke": self._on_revoke, "on_lost": self._on_lost}
+        self._consumer.subscribe([self._topic], **owner)
         self._thread.start()
 
     def ask_to_stop(self) -> None:
@@ -85,6 +92,7 @@ class Reader:
                 committed_at = time.monotonic()
         self._commit()
         leave_group(self._consumer)
+        tell(Report(LEFT, group=self._group, member=self._name))
 
     def _commit(self) -> None:
         """Waits for the answer, so that the lines have the order of the commits, also when a partition moves to another member."""
@@ -100,6 +108,9 @@ class Reader:
                 tell(Report(COMMITTED, self._topic, each.partition, each.offset, group=self._group))
                 self._next.pop(each.partition, None)
 
+    def _on_assign(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        self._tell_owner(ASSIGNED, partitions)
+
     def _on_revoke(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         self._commit()
         self._on_lost(_, partitions)
@@ -107,9 +118,14 @@ class Reader:
     def _on_lost(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         for each in partitions:
             self._next.pop(each.partition, None)
+        self._tell_owner(REVOKED, partitions)
+
+    def _tell_owner(self, event: str, partitions: list[TopicPartition]) -> None:
+        for each in partitions:
+            tell(Report(event, self._topic, each.partition, group=self._group, member=self._name))
 
 
-def run(bootstrap_servers: str, topic: str, group: str, partitions: int) -> None:
+def run(bootstrap_servers: str, topic: str, group: str, partitions: int, protocol: str) -> None:
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     given = json.loads(os.environ.get(PROPERTIES_VARIABLE, "{}"))
@@ -122,7 +138,8 @@ def run(bootstrap_servers: str, topic: str, group: str, partitions: int) -> None
         if report.event == ACKED:
             acknowledged.add(report.id)
 
-    readers = [Reader(settings, topic, group, seen) for _ in range(MEMBERS)]
+    of_readers = {**settings, **OF_PROTOCOL[protocol]}
+    readers = [Reader(f"reader-{number}", of_readers, topic, group, seen) for number in range(1, MEMBERS + 1)]
     for reader in readers:
         reader.start()
     producer = {**settings, "enable.idempotence": True}
@@ -139,4 +156,4 @@ def run(bootstrap_servers: str, topic: str, group: str, partitions: int) -> None
 
 
 if __name__ == "__main__":
-    run(os.environ["BOOTSTRAP_SERVERS"], sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    run(os.environ["BOOTSTRAP_SERVERS"], sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4])

@@ -27,6 +27,7 @@ from tools.faults.clusters import who_does_not_serve
 from tools.faults.processes import ProcessCluster
 from tools.faults.request_words import is_request_fault
 from tools.faults.script import DoneFault, FaultRun, ScriptedFault
+from tools.group_protocols import CLASSIC
 from tools.interrupts import Interrupted, ignore_from_now, interruption_was_handled
 from tools.judge.logs import Place
 from tools.judge.ownership import UNOWNED_S
@@ -77,6 +78,8 @@ class Asked:
     forbidden: Collection[str] = ()
     unowned_s: float = UNOWNED_S
     """How long a partition may have no owner in a group."""
+    group_protocol: str = CLASSIC
+    """Kafka's `group.protocol` of the load's group."""
     first_report_s: float = FIRST_REPORT_TIMEOUT_S
 
 
@@ -226,9 +229,10 @@ class Run:
         )
         self._topics.append(topic)
         self._started.callback(self._remove_topic, topic)
+        protocol = self._asked.group_protocol
         paths = [str(SOURCE_ROOT), os.environ.get("PYTHONPATH", "")]
         program = self._start(
-            (sys.executable, "-m", "tools.verify.own_load", topic, group, str(LOAD_PARTITIONS)),
+            (sys.executable, "-m", "tools.verify.own_load", topic, group, str(LOAD_PARTITIONS), protocol),
             lambda _: None,
             {
                 "PYTHONPATH": os.pathsep.join(filter(None, paths)),

@@ -29,6 +29,7 @@ from tools.admin.naming import (
     fault_command_option,
 )
 from tools.failures import ExpectedError, said_of
+from tools.group_protocols import CLASSIC, CONSUMER, GROUP_PROTOCOLS
 from tools.judge.kinds import HARMLESS, KINDS
 from tools.judge.ownership import UNOWNED_S
 from tools.numbers import DIRECTORY, FILE, OUTPUT, FloatRange, IntRange, Parsed, setting
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from tools.faults.script import ScriptedFault
     from tools.judge.verdict import Verdict
     from tools.verify.report_card import Row
+    from tools.wire.security import Security
 
 AFTER_THE_LAST_FAULT_S = 15.0
 WITHOUT_FAULTS_S = 30.0
@@ -175,6 +177,13 @@ def verify() -> None:
     help="Seconds that a partition may belong to no member of a group, as members report: a session time-out.",
 )
 @click.option("--no-load", is_flag=True, help="Without ottla's own load beside the program.")
+@click.option(
+    "--group-protocol",
+    type=click.Choice(GROUP_PROTOCOLS),
+    default=CLASSIC,
+    show_default=True,
+    help="Of the group of ottla's own load, as Kafka's group.protocol; `consumer` is that of KIP-848.",
+)
 @click.option("--json", "json_file", type=OUTPUT, help="Write the verdict, or the report card, as JSON.")
 @click.option("--junit", "junit_file", type=OUTPUT, help="Write JUnit XML.")
 @click.option("--markdown", "markdown_file", type=OUTPUT, help="Write Markdown, as for the summary of a CI.")
@@ -223,6 +232,7 @@ class Options:
     forbidden: Sequence[str]
     unowned_s: float
     no_load: bool
+    group_protocol: str
     json_file: Path | None
     junit_file: Path | None
     markdown_file: Path | None
@@ -267,6 +277,8 @@ def judged(options: Options, started: ExitStack) -> tuple[Verdict, Cluster | Non
     command = options.command
     if options.no_load and not command:
         raise click.UsageError("without a COMMAND, only ottla's load runs: --no-load leaves nothing to judge")
+    if options.no_load and options.group_protocol == CONSUMER:
+        raise click.UsageError("--group-protocol is for ottla's own load, which --no-load and --recipe leave out")
     if command and shutil.which(command[0]) is None:
         raise CouldNotRun(f"{escaped(command[0])}: there is no such program, or it is not executable")
     try:
@@ -294,6 +306,10 @@ def judged(options: Options, started: ExitStack) -> tuple[Verdict, Cluster | Non
             scripted = in_order([*scripted, *drawn(options.random_faults, options.seed, partitions, cluster)])
             check_times(scripted, options.seconds)
     end_s = options.seconds or (max(map(end_of, scripted)) + AFTER_THE_LAST_FAULT_S if scripted else WITHOUT_FAULTS_S)
+    if options.command_config is None and cluster is not None:
+        security = cluster.security
+    if options.group_protocol == CONSUMER:
+        check_consumer_protocol(servers, security)
     create_topics(servers, settings, options.topics)
     asked = Asked(
         command=command,
@@ -303,14 +319,29 @@ def judged(options: Options, started: ExitStack) -> tuple[Verdict, Cluster | Non
         grace_s=options.grace_s,
         has_load=not options.no_load,
         client_settings=settings,
-        security=security if options.command_config is not None or cluster is None else cluster.security,
+        security=security,
         environment=environment_of(cluster),
         topics=[name for name, _, _ in options.topics],
         allowed=frozenset(options.allowed),
         forbidden=frozenset(options.forbidden),
         unowned_s=options.unowned_s,
+        group_protocol=options.group_protocol,
     )
     return run_verify(asked, servers, cluster, echo, pass_through), cluster
+
+
+def check_consumer_protocol(servers: str, security: Security) -> None:
+    """Raises CouldNotRun if the cluster has no groups of that protocol. Raises Unreachable."""
+    import asyncio
+
+    from tools.admin.bootstrap import addresses_of
+    from tools.wire.client import Client
+    from tools.wire.cluster_view import ClusterView
+    from tools.wire.consumer_member import why_no_consumer_protocol
+
+    view = ClusterView(Client("ottla-verify", security), addresses_of(servers), [])
+    if problem := asyncio.run(why_no_consumer_protocol(view)):
+        raise CouldNotRun(f"--group-protocol {CONSUMER}: {problem}")
 
 
 def check_recipes(options: Options) -> None:

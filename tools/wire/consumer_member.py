@@ -19,6 +19,10 @@ from tools.wire.group_member import Committed, GroupMember, check, committed_in
 HEARTBEAT_VERSION = 0
 TOPIC_IDS_VERSION = 10
 """Of Metadata: the first one that has the topics' ids."""
+FEATURES_VERSION = 3
+"""Of ApiVersions: the first one that has the cluster's features. Whoever serves ConsumerGroupHeartbeat serves it."""
+GROUP_VERSION = "group.version"
+"""The feature with which a cluster has groups of this protocol."""
 JOINING, LEAVING = 0, -1
 """In the place of an epoch."""
 
@@ -81,6 +85,20 @@ class ConsumerMember(GroupMember):
 
     def _named(self, epoch: int) -> dict[str, Any]:
         return {"group_id": self.group, "member_id": self.member_id, "member_epoch": epoch}
+
+
+async def why_no_consumer_protocol(view: ClusterView) -> str | None:
+    """Why the cluster has no groups of this protocol; None if it has. Raises Unreachable."""
+    served = await view.ask_any(ApiKey.API_VERSIONS, 0, {})
+    reason = f"has not finalized the feature {GROUP_VERSION}"
+    if ApiKey.CONSUMER_GROUP_HEARTBEAT not in {row.api_key for row in served.api_keys}:
+        reason = "does not serve ConsumerGroupHeartbeat"
+    else:
+        body = {"client_software_name": view.client.name, "client_software_version": "1"}
+        features = (await view.ask_any(ApiKey.API_VERSIONS, FEATURES_VERSION, body)).finalized_features
+        if any(row.name == GROUP_VERSION and row.max_version_level >= 1 for row in features):
+            return None
+    return f"the cluster has no groups of KIP-848: it {reason} (one of ottla has them with broker.api.level=4)"
 
 
 async def topic_ids(view: ClusterView, topics: Collection[str]) -> dict[uuid.UUID, str]:

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 import click
 import pyarrow.compute
 
-from protocol.kafka.api_keys import ApiKey
 from protocol.types import TopicPartition
 from tools.admin.bootstrap import addresses_of
 from tools.admin.config_values import TOPICS, Entity
@@ -42,6 +41,7 @@ from tools.replay.traces.schema import ENDS, FETCH, KEYS, OFFSETS, PRODUCE, Trac
 from tools.replay.traces.show import HOT_SHARE
 from tools.wire.client import Client
 from tools.wire.cluster_view import ClusterView
+from tools.wire.consumer_member import why_no_consumer_protocol
 from tools.wire.security import PLAINTEXT, Security
 
 LEADER_TIMEOUT_S = 30.0
@@ -49,10 +49,6 @@ HOT_OPERATIONS_MIN = 10_000
 IDS = ("client", "transactional_id")
 """Columns that name a transactional producer."""
 TURN_S = 0.1
-FEATURES_VERSION = 3
-"""Of ApiVersions: the first one that has the cluster's features. Whoever serves ConsumerGroupHeartbeat serves it."""
-GROUP_VERSION = "group.version"
-"""The feature with which a cluster has groups of KIP-848."""
 
 Answer = TypeVar("Answer")
 
@@ -424,22 +420,8 @@ def check_access(bootstrap_servers: str, security: Security) -> None:
 
 def check_consumer_protocol(bootstrap_servers: str, security: Security) -> None:
     """Raises ReplayError if the cluster has no consumer groups of KIP-848. Raises Unreachable."""
-
-    async def problem_of(view: ClusterView) -> str | None:
-        served = await view.ask_any(ApiKey.API_VERSIONS, 0, {})
-        if ApiKey.CONSUMER_GROUP_HEARTBEAT not in {row.api_key for row in served.api_keys}:
-            return "does not serve ConsumerGroupHeartbeat"
-        body = {"client_software_name": fetching.CLIENT, "client_software_version": "1"}
-        features = (await view.ask_any(ApiKey.API_VERSIONS, FEATURES_VERSION, body)).finalized_features
-        if not any(row.name == GROUP_VERSION and row.max_version_level >= 1 for row in features):
-            return f"has not finalized the feature {GROUP_VERSION}"
-        return None
-
-    if problem := ask(bootstrap_servers, security, [], problem_of):
-        raise ReplayError(
-            f"--group-protocol {CONSUMER}: the cluster {problem}, so it has no groups of KIP-848; a cluster of ottla has them with "
-            f"broker.api.level=4. Replay with --group-protocol {CLASSIC}"
-        )
+    if problem := ask(bootstrap_servers, security, [], why_no_consumer_protocol):
+        raise ReplayError(f"--group-protocol {CONSUMER}: {problem}; replay with --group-protocol {CLASSIC}")
 
 
 def ask(

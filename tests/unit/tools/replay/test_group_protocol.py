@@ -16,12 +16,15 @@ from tools.replay.run import driver
 from tools.replay.run.driver import check_consumer_protocol, facts_of
 from tools.replay.run.plan import ReplayError
 from tools.replay.traces.schema import Trace
+from tools.wire.client import Client
 from tools.wire.cluster_view import ClusterView
 from tools.wire.security import PLAINTEXT
 
 
 class Cluster:
     """As ClusterView; it serves ApiVersions, and perhaps another API."""
+
+    client = Client("c")
 
     def __init__(self, served: ApiKey, features: Mapping[str, int]) -> None:
         self._served, self._features = served, features
@@ -60,7 +63,9 @@ def test_a_cluster_without_groups_of_kip_848_is_refused(
     if says is None:
         check_consumer_protocol("", PLAINTEXT)
         return
-    with pytest.raises(ReplayError, match=f"--group-protocol consumer: the cluster {says}"):
+    with pytest.raises(
+        ReplayError, match=f"--group-protocol consumer: the cluster has no groups of KIP-848: it {says}"
+    ):
         check_consumer_protocol("", PLAINTEXT)
 
 
