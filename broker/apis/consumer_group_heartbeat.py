@@ -97,13 +97,21 @@ def _take(context: ApiContext, request: Request, beat: HeartbeatRequest, *, is_d
     if error is not ErrorCode.NONE:
         _respond(request, HeartbeatAnswer(error, message))
         return
+    client_id, host = (header.client_id or "")[:CLIENT_ID_MAX], client_host(request)
+    if not beat.says_more and beat.member_epoch > 0:
+        interval_ms = context.groups.keep_alive(beat.group_id, beat.member_id, beat.member_epoch, client_id, host)
+        if interval_ms is not None:
+            request.respond_small(
+                consumer_heartbeat_codec.encode_unchanged(beat.member_id, beat.member_epoch, interval_ms)
+            )
+            return
     member = ConsumerHeartbeat(
         beat.member_id or _new_id(),
         beat.member_epoch,
         beat.instance_id,
         beat.rack_id,
-        (header.client_id or "")[:CLIENT_ID_MAX],
-        client_host(request),
+        client_id,
+        host,
         None if beat.rebalance_timeout_ms == NOT_SAID else beat.rebalance_timeout_ms,
         None if beat.topics is None else frozenset(beat.topics),
         beat.regex,
@@ -152,11 +160,6 @@ def _complaint_of_joining(beat: HeartbeatRequest) -> str:
 
 def _respond(request: Request, answer: HeartbeatAnswer) -> None:
     is_done = answer.error is ErrorCode.NONE
-    if is_done and answer.assignment is None:
-        request.respond_small(
-            consumer_heartbeat_codec.encode_unchanged(answer.member_id, answer.epoch, answer.heartbeat_interval_ms)
-        )
-        return
     body = consumer_heartbeat_codec.encode_response(
         int(answer.error),
         None if is_done else answer.message or None,

@@ -346,6 +346,18 @@ class GroupCoordinator:
 
     # -- members of groups of the new kind (KIP-848) ------------------------------------------------------------------
 
+    def keep_alive(self, group_id: str, member_id: str, epoch: int, client_id: str, client_host: str) -> int | None:
+        """For a heartbeat that says nothing besides these: the interval until the next one, in ms, if it is only a sign of life, as nearly
+        all are. None: it is one for `consumer_heartbeat`."""
+        held = self._groups.get(group_id)
+        group = held.group if held is not None else None
+        if held is None or not isinstance(group, ConsumerGroup) or self.check(group_id) is not ErrorCode.NONE:
+            return None
+        if held.last_write is not None or held.is_being_deleted or group.must_store_all:
+            return None
+        is_alive = group.keep_alive(member_id, epoch, client_id, client_host, self._now())
+        return group.settings.heartbeat_interval_ms if is_alive else None
+
     def consumer_heartbeat(
         self,
         group_id: str,
@@ -356,11 +368,6 @@ class GroupCoordinator:
         """`may_see`: the topics that a regular expression may match for this client. None: all."""
         error, message = self.check(group_id), ""
         held = self._groups.get(group_id)
-        if held is not None and request.epoch > 0 and error is ErrorCode.NONE and not request.says_more:
-            group = held.group
-            if isinstance(group, ConsumerGroup) and not held.is_being_deleted:
-                self._consumers.heartbeat(held, group, request, respond, may_see)  # by far the most
-                return
         if error is ErrorCode.NONE and held is None and request.epoch != JOINING:
             error, message = ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}"
         if error is ErrorCode.NONE and held is not None and held.is_being_deleted:

@@ -111,6 +111,11 @@ class GroupRequests(Protocol):
         """The settings that groups have of their own."""
         ...
 
+    def keep_alive(self, group_id: str, member_id: str, epoch: int, client_id: str, client_host: str) -> int | None:
+        """For a heartbeat that says nothing besides these: the interval until the next one, in ms, if it is only a sign of life. None: it
+        is one for `consumer_heartbeat`."""
+        ...
+
     def consumer_heartbeat(
         self,
         group_id: str,

@@ -51,7 +51,8 @@ class HeartbeatRequest(NamedTuple):
     @property
     def says_more(self) -> bool:
         """Whether it has more than a sign of life, the epoch, and what the member reads."""
-        return not (self.instance_id is self.rack_id is self.topics is self.regex is self.assignor is None)
+        is_short = self.instance_id is self.rack_id is self.topics is self.regex is self.assignor is None
+        return not is_short or self.rebalance_timeout_ms != NOT_SAID
 
 
 def decode_request(version: int, frame: Buffer, at: int) -> HeartbeatRequest:

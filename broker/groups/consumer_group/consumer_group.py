@@ -235,15 +235,32 @@ class ConsumerGroup:
 
     # -- events -------------------------------------------------------------------------------------------------------
 
+    def keep_alive(self, member_id: str, epoch: int, client_id: str, client_host: str, now_s: float) -> bool:
+        """For a heartbeat that says nothing besides these: whether it is only a sign of life, as nearly all are. The member has its target,
+        and the target is the group's."""
+        member = self._members.by_id.get(member_id)
+        if (
+            member is None
+            or not epoch == member.epoch == self.target_epoch == self.epoch
+            or member.state is not MemberState.STABLE
+            or self.subscriptions.is_stale
+            or self.subscriptions.is_due(member.regex, now_s)
+            or client_id != member.client_id
+            or client_host != member.client_host
+        ):
+            return False
+        self.touch(member, now_s)
+        return True
+
     def heartbeat(
         self, request: ConsumerHeartbeat, topics: Topics, now_s: float
     ) -> tuple[HeartbeatAnswer | Waiting, Sequence[Change]]:
-        member = self.members.get(request.member_id)
-        if member is not None and self._is_only_alive(member, request, now_s):
-            self.touch(member, now_s)
-            return HeartbeatAnswer(
-                ErrorCode.NONE, "", member.member_id, member.epoch, self.settings.heartbeat_interval_ms
-            ), ()
+        says_nothing = request.instance_id is None and not request.says_more
+        if says_nothing and self.keep_alive(
+            request.member_id, request.epoch, request.client_id, request.client_host, now_s
+        ):
+            interval_ms = self.settings.heartbeat_interval_ms
+            return HeartbeatAnswer(ErrorCode.NONE, "", request.member_id, request.epoch, interval_ms), ()
         self.begin()
         answer: HeartbeatAnswer | Waiting
         try:
@@ -417,19 +434,6 @@ class ConsumerGroup:
     def instance(self, instance_id: str) -> ConsumerMember | None:
         """The static member with this id."""
         return self.members.get(self._members.instances.get(instance_id, ""))
-
-    def _is_only_alive(self, member: ConsumerMember, request: ConsumerHeartbeat, now_s: float) -> bool:
-        """Whether the heartbeat changes nothing: by far the most do not. The member has its target, and the target is the group's."""
-        return (
-            request.epoch == member.epoch == self.target_epoch == self.epoch
-            and member.state is MemberState.STABLE
-            and not self.subscriptions.is_stale
-            and not self.subscriptions.is_due(member.regex, now_s)
-            and request.instance_id is None
-            and not request.says_more
-            and request.client_id == member.client_id
-            and request.client_host == member.client_host
-        )
 
     def _member_of(self, request: ConsumerHeartbeat) -> ConsumerMember:
         """The member as it was before: for a new one, what it takes over from the static member whose place it has. Raises KafkaError."""

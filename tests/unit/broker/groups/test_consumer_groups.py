@@ -145,6 +145,26 @@ async def test_the_next_coordinator_goes_on(pair: GroupCluster) -> None:
     assert held.told == (group.state, epoch), "the next event is of a change from there"
 
 
+async def test_a_sign_of_life(pair: GroupCluster) -> None:
+    """It keeps the member for another session. What changes something, or must wait for what is in the log, is none."""
+    epoch = await joined(pair, 1, "a")
+    coordinator = pair.coordinators[1]
+    assert coordinator.keep_alive(GROUP, "a", epoch, "c", "h") == 5_000
+    for other in (("b", epoch, "c", "h"), ("a", epoch - 1, "c", "h"), ("a", epoch, "d", "h"), ("a", epoch, "c", "i")):
+        assert coordinator.keep_alive(GROUP, *other) is None
+    for _ in range(3):
+        pair.pass_time(SESSION_S - 5)
+        assert coordinator.keep_alive(GROUP, "a", epoch, "c", "h") == 5_000
+    pair.consumer_heartbeat(1, "b", 0)
+    assert coordinator.keep_alive(GROUP, "a", epoch, "c", "h") is None
+    await pair.settle()
+    assert coordinator.keep_alive(GROUP, "a", epoch, "c", "h") is None, "it has to give up partitions"
+    await pair.serve(2, 1, (1, 2), replicas=(1, 2))
+    assert coordinator.keep_alive(GROUP, "b", epoch + 1, "c", "h") is None, (
+        "this broker is not the coordinator any more"
+    )
+
+
 async def test_a_member_that_is_silent_is_removed(pair: GroupCluster) -> None:
     """By a coordinator that has loaded it, too: its session begins anew there."""
     epoch = await joined(pair, 1, "a")
