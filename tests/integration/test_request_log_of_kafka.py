@@ -11,10 +11,11 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from protocol.kafka.record_batch import LOG_OVERHEAD, iter_batches
-from tests.support.cli import Cli
 from tests.support.kafka_tools import KafkaTools
-from tests.support.real_kafka import running_kafka
+from tests.support.real_kafka import skip_without_kafka
 from tests.support.spark_session import running_session
+from tools.bench.real_kafka import running
+from tools.group_protocols import CLASSIC, CONSUMER
 from tools.replay.traces.request_log import ImportOptions, import_request_log
 from tools.replay.traces.schema import Trace
 
@@ -26,13 +27,16 @@ RECORDS = 2 * ROUNDS * PER_ROUND
 PROMPT = {"fetch.wait.max.ms": 100, "auto.offset.reset": "earliest", "enable.auto.commit": False}
 
 
-@pytest.fixture
-def directory(kafka_tools: KafkaTools, tmp_path: Path) -> Iterator[tuple[Path, Cli]]:
-    with running_kafka(tmp_path, brokers=BROKERS) as cli:
+@pytest.fixture(params=[CLASSIC, CONSUMER], ids=["Kafka 3.9", "Kafka 4"])
+def kafka(request: pytest.FixtureRequest, kafka_tools: KafkaTools, tmp_path: Path) -> Iterator[tuple[str, str]]:
+    """The address of one that logs its requests, in `tmp_path`; and the protocol of the groups."""
+    jars = skip_without_kafka(kraft=request.param == CONSUMER)
+    with running.running_kafka(tmp_path, jars, BROKERS) as kafka:
         for broker in range(BROKERS):
             logger = ("--entity-type", "broker-loggers", "--entity-name", str(broker))
-            kafka_tools.configs(cli.bootstrap_servers, "--alter", "--add-config", "kafka.request.logger=DEBUG", *logger)
-        yield tmp_path, cli
+            options = ("--alter", "--add-config", "kafka.request.logger=DEBUG", *logger)
+            kafka_tools.configs(kafka.bootstrap_servers, *options)
+        yield kafka.bootstrap_servers, request.param
 
 
 def produce(servers: str, client: str, acks: str) -> None:
@@ -65,15 +69,15 @@ def batches_on_disk(directory: Path) -> Counter[tuple[int, int, int]]:
     )
 
 
-def test_a_known_load_imports_to_the_same_counts(directory: tuple[Path, Cli]) -> None:
-    home, cli = directory
-    servers = cli.bootstrap_servers
+def test_a_known_load_imports_to_the_same_counts(kafka: tuple[str, str], tmp_path: Path) -> None:
+    (servers, protocol), home = kafka, tmp_path
     topic = NewTopic(TOPIC, PARTITIONS, replication_factor=BROKERS)
     admin = AdminClient({"bootstrap.servers": servers})
     admin.create_topics([topic])[TOPIC].result(60)
     produce(servers, "careful", "all")
     produce(servers, "quick", "1")
-    member = Consumer({"bootstrap.servers": servers, "client.id": "member", "group.id": "readers", **PROMPT})
+    named = {"client.id": "member", "group.id": "readers", "group.protocol": protocol}
+    member = Consumer({"bootstrap.servers": servers, **named, **PROMPT})
     member.subscribe([TOPIC])
     read_all(member)
     late = Consumer({"bootstrap.servers": servers, "client.id": "late", "group.id": "unused", **PROMPT})
