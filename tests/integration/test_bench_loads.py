@@ -23,6 +23,7 @@ SHORT = ("--seconds", "1", "--warm-up-seconds", "0.2", "--replication-factor", "
         ("end-to-end",),
         ("end-to-end", "--client", "librdkafka"),
         ("groups", "--groups", "2", "--members", "5", "--rebalances", "2"),
+        ("groups", "--groups", "2", "--members", "5", "--rebalances", "2", "--group-protocol", "consumer"),
         ("produce", "--topics", "5", "--partitions-per-request", "3", "--idle-connections", "20"),
     ],
     ids=" ".join,

@@ -47,6 +47,10 @@ class ConsumerMember(GroupMember):
     interval_s: float = 0.0
     """When the coordinator wants the next heartbeat, after the last one."""
 
+    @property
+    def is_in_group(self) -> bool:
+        return self.generation > JOINING
+
     async def heartbeat(
         self, topics: Collection[str] | None = None, owned: Collection[IdPartition] | None = None
     ) -> frozenset[IdPartition] | None:

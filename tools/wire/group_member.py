@@ -54,6 +54,11 @@ class GroupMember:
     """In the consumer protocol: the member's epoch."""
 
     @property
+    def is_in_group(self) -> bool:
+        """As far as it knows."""
+        return self.generation > NOT_IN_GROUP
+
+    @property
     def is_connected(self) -> bool:
         return self.connection is not None and self.connection.is_open
 

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -17,6 +17,7 @@ from tools.admin.naming import Where
 from tools.bench.closed_loop.load import FETCH_VERSION, FETCH_VERSIONS, PRODUCE_VERSION, PRODUCE_VERSIONS, Load
 from tools.bench.closed_loop.measurement_output import ProgressLine, as_json, as_lines
 from tools.failures import errors_in_one_line
+from tools.group_protocols import CLASSIC, GROUP_PROTOCOLS
 from tools.interrupts import termination_as_interrupt
 from tools.numbers import FloatRange, IntRange
 from tools.terminal import echo, echo_lines
@@ -165,30 +166,43 @@ def end_to_end_command(run: Run, topic: str | None, batch_size: int, **of_load: 
     number("--groups", "groups", 1, 10_000, "groups"),
     number("--members", "members", 50, 10_000, "members of each group"),
     number("--rebalances", "rebalances", 10, 10_000, "rebalances after the first one", 0),
+    click.option(
+        "--group-protocol",
+        "protocol",
+        type=click.Choice(GROUP_PROTOCOLS),
+        default=CLASSIC,
+        show_default=True,
+        help="Of the groups, as Kafka's group.protocol; `consumer` is that of KIP-848.",
+    ),
     REPLICATION,
 )
-def groups_command(run: Run, groups: int, members: int, rebalances: int, replication_factor: int) -> None:
-    """Measure rebalances, in which all members join again at once, then commits: one in flight for each member.
+def groups_command(
+    run: Run, groups: int, members: int, rebalances: int, protocol: str, replication_factor: int
+) -> None:
+    """Measure rebalances, then commits: one in flight for each member.
 
-    The members commit to a topic of one partition, which is created, and deleted at the end. There is no warm-up.
+    In a rebalance of the classic protocol all members join again at once. In one of the consumer protocol a member leaves and comes
+    back, and its partition with it: there is one for each member. The topic is created, and deleted at the end. There is no warm-up.
     """
     with errors_in_one_line(), termination_as_interrupt(), ProgressLine() as progress:
         from tools.bench.closed_loop.group_load import GroupLoad, measure_groups
         from tools.bench.closed_loop.target import own_topics, partitions_of
 
         target = run.target
-        with own_topics(target, 1, 1, replication_factor) as topics:
+        load = GroupLoad(groups, members, rebalances, "", run.seconds, protocol)
+        with own_topics(target, 1, load.partitions, replication_factor) as topics:
             partitions_of(target, topics)
             progress.say("the groups rebalance")
-            result = measure_groups(target, GroupLoad(groups, members, rebalances, topics[0], run.seconds), progress)
+            result = measure_groups(target, replace(load, topic=topics[0]), progress)
     times = sorted(result.rebalances_s)
     if run.output == "json":
-        shape = {"groups": groups, "members": members}
+        shape = {"groups": groups, "members": members, "group_protocol": protocol}
         seconds = {"first_s": result.first_s, "rebalances_s": result.rebalances_s}
         print_json({"bench": "groups", **shape, **seconds, "commits": as_json(result.commits)})
         return
-    echo(f"groups: {groups} of {members} members")
-    echo(f"  {'first join':<12} {result.first_s:>14.3f} s, with the broker's group.initial.rebalance.delay.ms")
+    echo(f"groups: {groups} of {members} members by the {protocol} protocol")
+    delay = ", with the broker's group.initial.rebalance.delay.ms" if protocol == CLASSIC else ""
+    echo(f"  {'first join':<12} {result.first_s:>14.3f} s{delay}")
     if times:
         echo(
             f"  {'rebalance':<12} {statistics.median(times):>14.3f} s in the median of {len(times)}, max {times[-1]:.3f} s"

@@ -21,7 +21,7 @@ from tools.replay.load.membership import (
     Shared,
 )
 from tools.wire.classic_member import ClassicMember, ranges
-from tools.wire.group_member import NOT_IN_GROUP, GroupError
+from tools.wire.group_member import GroupError
 
 HEARTBEAT_S = 1.0
 """More often than Kafka's consumers (3 s): a member soon learns that it lost a partition, and a dead coordinator's cost is seen."""
@@ -41,10 +41,6 @@ class ClassicMembership(Membership):
         """False while the group, as far as the member knows, is stable with it; also while the coordinator moves."""
         self._joined_for: frozenset[str] = frozenset()
         """The topics that the group knows of."""
-
-    @property
-    def _is_in_group(self) -> bool:
-        return self._member.generation != NOT_IN_GROUP
 
     @property
     def _is_behind(self) -> bool:

@@ -58,10 +58,6 @@ class ConsumerMembership(Membership):
         """Its heartbeats since it has an assignment."""
         self._heartbeat_due = 0.0
 
-    @property
-    def _is_in_group(self) -> bool:
-        return self._member.generation != JOINING
-
     async def _take_part(self) -> None:
         self._told = None  # an answer may be lost, or the coordinator another one
         self._heartbeat_due = 0.0

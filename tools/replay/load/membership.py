@@ -171,11 +171,6 @@ class Membership(ABC):
 
     # -- what depends on the protocol -----------------------------------------------------------------------------------
 
-    @property
-    @abstractmethod
-    def _is_in_group(self) -> bool:
-        """Whether the group knows it, as far as it knows."""
-
     @abstractmethod
     async def _take_part(self) -> None:
         """Joins if it must. Sends heartbeats and commits until the member must join again, or is no longer wanted. Raises GroupError,
@@ -250,7 +245,7 @@ class Membership(ABC):
     async def _leave(self) -> None:
         """Leaves, and waits until it has something to fetch. Raises GroupError, OSError, MalformedRequest."""
         try:
-            if self._is_in_group:
+            if self._member.is_in_group:
                 await self._commit()
                 await self._leave_group()
         except GroupError as problem:
