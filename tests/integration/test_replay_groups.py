@@ -44,7 +44,7 @@ SCHEMA_FED = pyarrow.schema([FIELDS[name].with_nullable(True) for name in COLUMN
 def cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
     settings = {"offsets.topic.num.partitions": "5", "group.initial.rebalance.delay.ms": "0"}
     interval = {"group.consumer.heartbeat.interval.ms": f"{1000 * HEARTBEAT_S:.0f}"}
-    return new_module_cluster(brokers=3, overrides={"broker.api.level": "4", **settings, **interval})
+    return new_module_cluster(brokers=3, overrides=settings | interval)
 
 
 class LiveLoad:

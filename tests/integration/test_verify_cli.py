@@ -46,8 +46,8 @@ def cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
 
 @pytest.fixture(scope="module")
 def quick_cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
-    """With the short time-outs of a local cluster, and the APIs of Kafka 4."""
-    return new_module_cluster(brokers=3, overrides={"broker.api.level": "4"})
+    """With the short time-outs of a local cluster."""
+    return new_module_cluster(brokers=3)
 
 
 @pytest.fixture
