@@ -24,7 +24,9 @@ in the current epoch is accepted without a transaction, too: it only raises the 
 |----------------|----------|----------------|--------------|----------------|
 | Empty          | invalid  | fenced         | PrepareAbort | fenced         |
 | CompleteCommit | invalid  | accepted       | PrepareAbort | invalid        |
-| CompleteAbort  | invalid  | invalid        | PrepareAbort | accepted       |
+| CompleteAbort  | invalid  | fenced         | PrepareAbort | accepted       |
+
+fenced: PRODUCER_FENCED. The commit of a transaction that the coordinator has aborted looks like a repetition.
 """
 
 from __future__ import annotations

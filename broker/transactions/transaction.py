@@ -218,6 +218,9 @@ class Transaction:
         NONE: a repetition of the request that ended the transaction in this way; the producer goes on as the current one. Raises
         NeedsProducerId if `new_id` is None and the epochs are exhausted. A pending change comes before a wrong producer, as in
         `add_partitions`.
+
+        PRODUCER_FENCED, also for a commit after the coordinator has aborted the transaction, as in later Kafka (KAFKA-20785). Kafka 4.1.1
+        answers INVALID_TXN_STATE, which ends a Kafka Streams application.
         """
         if self.is_busy:
             return ErrorCode.CONCURRENT_TRANSACTIONS
@@ -227,7 +230,9 @@ class Transaction:
                 return (
                     ErrorCode.PRODUCER_FENCED
                 )  # the epoch that is there to fence: the producer must ask for another id
-            return ErrorCode.NONE if self._has_ended(is_commit) else ErrorCode.INVALID_TXN_STATE
+            if self._has_ended(is_commit):
+                return ErrorCode.NONE
+            return ErrorCode.PRODUCER_FENCED if is_commit else ErrorCode.INVALID_TXN_STATE
         error = self._check_producer(producer)
         if error is not ErrorCode.NONE:
             return error

@@ -65,9 +65,10 @@ STREAMS_FAULTS = (
     "pause coordinator of {group}",
     "drop txn-offset-commit once and cut",
     "delay add-partitions-to-txn of brokers by 12s once",
+    "answer end-txn with COORDINATOR_LOAD_IN_PROGRESS for 25s",
 )
 """{sink}: the topic that is written to. {id}: the transactional id of a writer. {group}: of the application. A transaction of
-Kafka Streams times out after 10 s."""
+Kafka Streams times out after 10 s, and the coordinator looks every 10 s: in the last two, its batch or its commit may come too late."""
 CONNECT_FAULTS = (
     "kill leader of {sink}-0",
     "lose the answer to init-producer-id once and cut",
@@ -139,11 +140,10 @@ class Faults:
         assert not any(row.error for row in rows), rows
         before = self._end()
         then()
-        if words.request is None:
-            self._wait_for(lambda: self._end() > before + SOME, f"{SOME} more records are committed after {words}")
-        else:
+        if words.request is not None:
             hits = lambda: request_hits(self._cell.cluster.directory, began_ms)[str(words)]  # noqa: E731
             self._wait_for(lambda: hits() > 0, f"a request is hit by {words}")
+        self._wait_for(lambda: self._end() > before + SOME, f"transactions of {SOME} records have ended after {words}")
         self._faulted.heal_all()
         self._wait_for(lambda: is_in_sync(self._cell.cluster), f"all replicas are in sync after {words}")
         lead_as_preferred(self._cell.cluster)
@@ -156,7 +156,7 @@ class Faults:
         wait_for(checked, what, self._shown)
 
     def _end(self) -> int:
-        """Of what is committed."""
+        """The sum of the last stable offsets: transactions before these have ended."""
         return end_of(self._cell, self._sink, self._partitions, IsolationLevel.READ_COMMITTED)
 
 

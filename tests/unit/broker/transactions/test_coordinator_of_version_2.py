@@ -154,7 +154,7 @@ async def test_the_epoch_is_raised_once_by_the_coordinator(trio: TransactionClus
     await trio.until(lambda: trio.state(1) == "CompleteAbort")
     assert trio.markers == [(1, "t-0", 1000, 1, False, 0)]
     raised = producer._replace(epoch=1)
-    assert (await trio.end_and_raise(1, producer)).error is ErrorCode.INVALID_TXN_STATE
+    assert (await trio.end_and_raise(1, producer)).error is ErrorCode.PRODUCER_FENCED
     assert await trio.end_and_raise(1, producer, is_commit=False) == ProducerAnswer(NONE, raised)
     assert await trio.new_producer(1) == (1000, 2)
     for fenced in (producer, raised):

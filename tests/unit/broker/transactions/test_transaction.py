@@ -269,7 +269,7 @@ def test_epochs_never_repeat_and_decisions_stay(steps: list[tuple[str, bool]]) -
         (S.PREPARE_COMMIT, *["CONCURRENT_TRANSACTIONS"] * 4),
         (S.PREPARE_ABORT, *["CONCURRENT_TRANSACTIONS"] * 4),
         (S.COMPLETE_COMMIT, "INVALID_TXN_STATE", "NONE", S.PREPARE_ABORT, "INVALID_TXN_STATE"),
-        (S.COMPLETE_ABORT, "INVALID_TXN_STATE", "INVALID_TXN_STATE", S.PREPARE_ABORT, "NONE"),
+        (S.COMPLETE_ABORT, "INVALID_TXN_STATE", "PRODUCER_FENCED", S.PREPARE_ABORT, "NONE"),
     ],
 )
 def test_an_end_that_raises_the_epoch(
@@ -329,7 +329,7 @@ def test_the_coordinator_raises_the_epoch_once() -> None:
     assert (now.state, now.producer, now.last_producer_epoch, now.client_version) == (S.PREPARE_ABORT, (7, 5), 4, TV_2)
     held.marked([A])
     recorded(held, held.complete(300))
-    assert held.end_and_raise(ProducerIdAndEpoch(7, 4), True, None, 400) is ErrorCode.INVALID_TXN_STATE
+    assert held.end_and_raise(ProducerIdAndEpoch(7, 4), True, None, 400) is ErrorCode.PRODUCER_FENCED, "KAFKA-20785"
     assert held.end_and_raise(ProducerIdAndEpoch(7, 4), False, None, 400) is ErrorCode.NONE
     assert recorded(held, held.init_producer_id(TIMEOUT_MS, ProducerIdAndEpoch(7, 4), None, 400, TV_2)).producer == (
         7,
