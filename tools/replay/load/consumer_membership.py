@@ -44,6 +44,8 @@ class ConsumerMembership(Membership):
         """What it may read, as the coordinator said last."""
         self._owned: Owned | None = None
         """What it reads; None: it has no assignment."""
+        self._counted: Owned | None = None
+        """What it read when it was counted last that it took an assignment."""
         self._given_up: dict[TopicPartition, int] = {}
         """Where it stopped to read, until that is committed."""
         self._releasing = NOTHING
@@ -104,7 +106,9 @@ class ConsumerMembership(Membership):
             await self._commit()  # which may bring another target
         else:
             await self._take()
-        if not self._releasing and self._owned == self._target - self._nameless:
+        is_done = not self._releasing and self._owned == self._target - self._nameless
+        if is_done and self._owned != self._counted:
+            self._counted = self._owned
             self.figures.joins += 1
 
     def _give_up(self, gone: Owned) -> None:
@@ -124,7 +128,8 @@ class ConsumerMembership(Membership):
         starts = await self._own_commits() if added else {}
         await self._reader.assign(self._named(target), {place: starts[place] for place in added if place in starts})
         self._owned = target
-        self._commit_due = 0.0  # at once: the next owner of a partition starts where the group has committed
+        if added:
+            self._commit_due = 0.0  # at once: the next owner of a partition starts where the group has committed
         if target:
             self.settled.set()
 
@@ -151,7 +156,7 @@ class ConsumerMembership(Membership):
     def _forget_group(self) -> None:
         self._member.forget()
         self._target = self._releasing = NOTHING
-        self._owned = self._told = None
+        self._owned = self._counted = self._told = None
         self._given_up.clear()
 
     def _react(self, error: int) -> float:

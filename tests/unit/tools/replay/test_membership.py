@@ -63,6 +63,8 @@ class Coordinator:
         self.said: list[Said] = []
         self.epochs: list[int] = []
         """Of the commits."""
+        self.topic_id, self.known_id = TOPIC_ID, TOPIC_ID
+        """What the coordinator assigns, and what the other brokers know."""
         self._given: set[int] | None = None
         self.asked: list[tuple[str, str]] = []
         """(API, member id)"""
@@ -98,7 +100,7 @@ class Coordinator:
         self._note(key.name, "")
         answer = {"throttle_time": 0, "error_code": 0, "error_message": None, "node_id": 1, "host": "h", "port": 1}
         if key == ApiKey.METADATA:
-            topic = {"error_code": 0, "name": TOPIC, "topic_id": TOPIC_ID, "is_internal": False, "partitions": []}
+            topic = {"error_code": 0, "name": TOPIC, "topic_id": self.known_id, "is_internal": False, "partitions": []}
             answer |= {"brokers": [], "cluster_id": None, "controller_id": 1, "topics": [topic]}
         return messages.decode_response(
             key, version, memoryview(response_header(key, version, 0) + messages.encode_response(key, version, answer))
@@ -178,7 +180,7 @@ class Coordinator:
             self._given = None
         if not error and self._given != self.shares:
             self._given = self.shares
-            rows = [{"topic_id": TOPIC_ID, "partitions": sorted(self.shares)}] if self.shares else []
+            rows = [{"topic_id": self.topic_id, "partitions": sorted(self.shares)}] if self.shares else []
             shares = {"topic_partitions": rows}
         who = {"error_message": None, "member_id": request.member_id, "member_epoch": self.generation}
         return {"error_code": error, **who, "heartbeat_interval": 50, "assignment": shares}
@@ -317,6 +319,24 @@ def test_a_member_of_the_consumer_protocol_reads_on_in_what_it_keeps() -> None:
         assert coordinator.said[-1] == Said(3, None, {0, 1})
         assert reader.pauses == 0
         assert (member.figures.joins - joins, member.figures.rebalances) == (2, 2)
+
+    play(work, CONSUMER)
+
+
+def test_a_topic_that_was_made_again_is_read_when_the_brokers_know_it() -> None:
+    async def work(coordinator: Coordinator, groups: Groups, member: membership.Membership, reader: Reader) -> None:
+        joins = member.figures.joins
+        coordinator.asked.clear()
+        coordinator.topic_id = uuid.UUID(int=8)
+        coordinator.share(0)
+        await coordinator.until([NEW_BEAT, COMMIT, NEW_BEAT, NAMES, NEW_BEAT, NAMES])
+        assert reader.owned == set()
+        assert member.figures.joins == joins + 1
+        coordinator.known_id = coordinator.topic_id
+        await coordinator.until_asked(READ)
+        await coordinator.until_asked(NEW_BEAT)
+        assert reader.owned == {TopicPartition(TOPIC, 0)}
+        assert member.figures.joins == joins + 2
 
     play(work, CONSUMER)
 
