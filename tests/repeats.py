@@ -16,7 +16,7 @@ from pathlib import Path
 
 TIMES = 5
 TIMES_OF_LONG_TESTS = 2
-SECONDS_MAX = 300
+SECONDS_MAX = 600
 SEED = re.compile(r"\bseed[ =(:]+(\d+)", re.IGNORECASE)
 """As hypothesis prints it (`@seed(7)`, `--hypothesis-seed=7`), and the chaos tests (`seed 7`)."""
 

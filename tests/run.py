@@ -125,9 +125,12 @@ class Group:
         return LOGS / f"{self.name}.cache"
 
     def alone(self, test: str, seed: str | None = None) -> Group:
-        """Runs one test of the group, by its id. A chaos test takes the seed; hypothesis has kept its failures."""
-        again = () if seed is None else ("env", f"CHAOS_SEED={seed}")
-        return Group(f"{self.name}.again", (*again, *self.command), (test,))
+        """Runs one test of the group, by its id, also after OTTLA_TESTS_END.
+
+        A chaos test takes the seed; hypothesis has kept its failures.
+        """
+        settings = ["--unset=OTTLA_TESTS_END", *([] if seed is None else [f"CHAOS_SEED={seed}"])]
+        return Group(f"{self.name}.again", ("env", *settings, *self.command), (test,))
 
     def words(self) -> list[str]:
         if not self.paths:

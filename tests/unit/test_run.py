@@ -107,6 +107,7 @@ def test_seldom(count_of):
     print("chaos: seed 462, 30 rounds")
     assert count_of("seldom") > 1
     assert os.environ["CHAOS_SEED"] == "462"
+    assert "OTTLA_TESTS_END" not in os.environ
 
 def test_always():
     assert {always}
@@ -141,6 +142,7 @@ def in_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(run, "REPOSITORY", tmp_path)
     monkeypatch.setattr(repeats, "TIMES", 2)  # each repetition starts a pytest
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # it starts sooner
+    monkeypatch.setenv("OTTLA_TESTS_END", "0")
     return tmp_path
 
 
