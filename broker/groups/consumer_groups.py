@@ -325,6 +325,8 @@ class ConsumerGroups:
             return ErrorCode.UNKNOWN_SERVER_ERROR
         earlier, write = held.last_write, ChangesWrite()
         held.last_write = write  # before the append: with a single replica, it is replicated at once
+        # The log has the group as it was a while ago. Any mixture of that and of what follows is sound: a load lets a partition have one
+        # holder, and nobody was told of what follows. It is not sound if the log has a group of the other kind.
         may_split = group.must_store_all and not before
         stored = partial(self._stored, held, write)
         error = self._writer.store_changes(held.owner.number, records, stored, may_split=may_split)
