@@ -54,6 +54,8 @@ SHARE_OF_FEW = 0.75
 """So many seeds have one to three sequences, over and over; the others have all of them."""
 SHARE_OF_RARE = 0.08
 """So many seeds have one of the rare sequences alone."""
+SHARE_OF_NEW_GROUPS, SHARE_OF_MIXED_GROUPS = 0.4, 0.35
+"""At level 4: so many seeds have members of the new protocol only, and so many have both kinds in one group."""
 GROUP, TRANSACTIONAL_ID = "group", "transactional0"
 STRETCH, JITTER = (0.8, 1.25), (0.95, 1.05)
 """The times of a sequence of faults are stretched or shortened by that, and each duration a little more."""
@@ -92,7 +94,7 @@ FAULTS = (
 """ELECT: the broker comes first in the partition's assignment, and `lasts` later it is elected, while the leader lives."""
 NOT_ALONE = (RESTART_AND_POWER, FEW_FILES)
 """These are drawn apart, or come in sequences only."""
-API_LEVEL = "broker.api.level"
+API_LEVEL, LEVEL_4 = "broker.api.level", ApiLevel.KAFKA_4.value
 SETTINGS: Mapping[str, str] = {
     "zookeeper.session.timeout.ms": "4000",
     "replica.lag.time.max.ms": "3000",
@@ -106,6 +108,10 @@ SETTINGS: Mapping[str, str] = {
     "controlled.shutdown.enable": "true",
     "auto.create.topics.enable": "false",
     "group.initial.rebalance.delay.ms": "100",
+    "group.consumer.session.timeout.ms": "6000",
+    "group.consumer.min.session.timeout.ms": "6000",
+    "group.consumer.heartbeat.interval.ms": "1000",
+    "group.consumer.min.heartbeat.interval.ms": "1000",
     "leader.imbalance.check.interval.seconds": "5",
     "log.retention.check.interval.ms": "2000",
     "log.cleaner.backoff.ms": "1000",
@@ -137,6 +143,7 @@ FEW_EPOCHS = 6
 LATER_KEYS: Mapping[str, Any] = {
     "aiokafka": 0,
     "processors": 0,
+    "new_members": 0,
     "second_instances": 0,
     "remakes": False,
     "log_dirs": 1,
@@ -146,7 +153,16 @@ LATER_KEYS: Mapping[str, Any] = {
     "configs": {},
 }
 """Plans of earlier versions do not have these."""
-CLIENTS = ("aiokafka", "processors", "second_instances", "transactional", "members", "readers", "producers")
+CLIENTS = (
+    "aiokafka",
+    "processors",
+    "second_instances",
+    "transactional",
+    "new_members",
+    "members",
+    "readers",
+    "producers",
+)
 """The keys of a plan that are numbers of clients."""
 
 
@@ -181,6 +197,8 @@ class Plan:
     """So many producers (every second one transactional) and members of a group are of aiokafka. One more reads what is committed."""
     processors: int = 0
     """Members of a group that write what they read, and commit the offsets in the same transactions."""
+    new_members: int = 0
+    """Members of the same group as `members` that use the new protocol (KIP-848). It is converted while it lives if there are both."""
     second_instances: int = 0
     """So many transactional producers have a second instance with their transactional id: each fences the other."""
     remakes: bool = False
@@ -228,6 +246,8 @@ def from_yaml(text: str) -> Plan:
         )
     if not 2 <= rows["producer_epochs"] <= PRODUCER_EPOCHS:
         raise BrokenPlan(f"producer_epochs are 2 to {PRODUCER_EPOCHS}, not {rows['producer_epochs']}")
+    if rows["new_members"] and rows["settings"].get(API_LEVEL) != LEVEL_4:
+        raise BrokenPlan(f"new_members need {API_LEVEL}: '{LEVEL_4}' in the settings")
     if not 1 <= rows["log_dirs"] <= LOG_DIRS_MAX:
         raise BrokenPlan(f"log_dirs are 1 or {LOG_DIRS_MAX}, not {rows['log_dirs']}")
     if not all(type(count) is int and count > 0 for count in rows["partitions"].values()) or not rows["partitions"]:
@@ -325,6 +345,8 @@ def smaller(plan: Plan) -> Iterator[Plan]:
     for topic in plan.configs:
         yield replace(plan, configs={name: of for name, of in plan.configs.items() if name != topic})
     for key in plan.settings:
+        if key == API_LEVEL and plan.new_members:
+            continue
         yield replace(plan, settings={name: value for name, value in plan.settings.items() if name != key})
 
 
@@ -390,7 +412,8 @@ def plan_of(seed: int, seconds: float = 60.0) -> Plan:
         settings |= SYNCED
     level = Random(f"level {seed}")  # of its own, too
     if level.random() < 0.5:
-        settings[API_LEVEL] = ApiLevel.KAFKA_4.value
+        settings[API_LEVEL] = LEVEL_4
+        plan = with_new_members(plan, Random(f"new members {seed}"))
     if level.random() < 0.3:
         plan = replace(plan, producer_epochs=FEW_EPOCHS)
     log_dirs = plan.log_dirs
@@ -398,6 +421,18 @@ def plan_of(seed: int, seconds: float = 60.0) -> Plan:
         log_dirs = LOG_DIRS_MAX
         settings |= random.choice(({}, {MOVES_RATE: "100000"}, {MOVES_RATE: "1000000"}))
     return replace(plan, faults=tuple(faults), settings={**settings, **plan.settings}, log_dirs=log_dirs)
+
+
+def with_new_members(plan: Plan, random: Random) -> Plan:
+    """All of the group's members use the new protocol, or some of them, or none."""
+    share = random.random()
+    if plan.members and share < SHARE_OF_NEW_GROUPS:
+        return replace(plan, members=0, new_members=plan.members)
+    if plan.members and share < SHARE_OF_NEW_GROUPS + SHARE_OF_MIXED_GROUPS:
+        return replace(plan, new_members=random.randint(1, 2))
+    if not plan.members and share < SHARE_OF_NEW_GROUPS:
+        return replace(plan, new_members=random.randint(2, 3))
+    return plan
 
 
 def with_needs(plan: Plan, needs: Mapping[str, Any]) -> Plan:

@@ -228,6 +228,8 @@ def described(plan: Plan) -> list[str]:
     counts |= {"members of a group": plan.members, "admins": int(plan.has_admin)}
     if plan.processors:
         counts["processors that commit in transactions"] = plan.processors
+    if plan.new_members:
+        counts["of the new protocol"] = plan.new_members
     if plan.second_instances:
         counts["second instances of transactional producers"] = plan.second_instances
     if plan.aiokafka:

@@ -23,6 +23,7 @@ from tools.sim.clients.admin import FLEETING, FLEETING_PARTITIONS, Admin
 from tools.sim.clients.fleeting_reader import FleetingReader
 from tools.sim.clients.group_member import GroupMember
 from tools.sim.clients.history import History
+from tools.sim.clients.new_member import NewMember
 from tools.sim.clients.onlooker import Onlooker
 from tools.sim.clients.processor import Processor
 from tools.sim.clients.producer import Producer
@@ -229,15 +230,21 @@ class Simulation:
                 name, Reader(name, self._bootstrap(), [*partitions, *self._outputs], self._random(name), self.history)
             )
         for number in range(self.plan.transactional):
-            self._begin_transactional(f"transactional{number}")
+            name = f"transactional{number}"
+            self._begin_transactional(name, name, is_alone=number >= self.plan.second_instances)
         for number in range(self.plan.second_instances):
-            self._begin_transactional(f"second{number}", f"transactional{number}")
+            self._begin_transactional(f"second{number}", f"transactional{number}", is_alone=False)
         for number in range(self.plan.members):
             name = f"member{number}"
             self._begin(
                 name, GroupMember(name, plans.GROUP, self._bootstrap(), partitions, self._random(name), self.history)
             )
-        if self.plan.members:
+        for number in range(self.plan.new_members):
+            name = f"new-member{number}"
+            self._begin(
+                name, NewMember(name, plans.GROUP, self._bootstrap(), partitions, self._random(name), self.history)
+            )
+        if self.plan.members or self.plan.new_members:
             self._begin(
                 "onlooker",
                 Onlooker(
@@ -260,7 +267,7 @@ class Simulation:
             self.scheduler.call_at(began + fault.at, self._faults.do, fault)
         self.scheduler.run(began + self.plan.seconds)
 
-    def _begin_transactional(self, name: str, transactional_id: str = "") -> None:
+    def _begin_transactional(self, name: str, transactional_id: str, *, is_alone: bool) -> None:
         fleeting = [TopicPartition(topic, number) for topic in FLEETING for number in range(FLEETING_PARTITIONS)]
         producer = TransactionalProducer(
             name,
@@ -271,6 +278,7 @@ class Simulation:
             transactional_id=transactional_id,
             fleeting=fleeting if self.plan.remakes else (),
             pauses=self.plan.pauses,
+            is_alone=is_alone,
         )
         self._begin(name, producer)
 

@@ -12,13 +12,13 @@ from protocol.errors import ErrorCode, error_name, is_retriable
 from protocol.kafka import consumer_protocol
 from protocol.kafka.api_keys import ApiKey
 from protocol.types import Address, TopicPartition
-from tools.sim.clients.history import History, Ownership
+from tools.sim.clients.history import MEMBER_SESSION_S, History, Ownership
 from tools.sim.clients.reader import Reader
 from tools.sim.clients.wire_client import PATIENCE_S, NoAnswer
 
 GROUP = 0
 """The kind of coordinator."""
-SESSION = timedelta(seconds=6)
+SESSION = timedelta(seconds=MEMBER_SESSION_S)
 REBALANCE = timedelta(seconds=10)
 HEARTBEAT_S = 1.0
 REBALANCES = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
@@ -49,6 +49,42 @@ def offsets_body(group: str, partitions: Sequence[TopicPartition]) -> dict[str, 
         for topic in dict.fromkeys(tp.topic for tp in partitions)
     )
     return {"group_id": group, "topics": topics}
+
+
+def commit_body(
+    group: str,
+    member_id: str,
+    generation: int,
+    offsets: Mapping[TopicPartition, int],
+    topic_ids: Mapping[str, Any],
+) -> dict[str, Any]:
+    """OffsetCommit. `generation`: or the epoch of a member of the new protocol."""
+    topics = tuple(
+        {
+            "name": topic,
+            "topic_id": topic_ids.get(topic),
+            "partitions": tuple(
+                {
+                    "partition_index": tp.partition,
+                    "committed_offset": offset,
+                    "committed_leader_epoch": -1,
+                    "commit_timestamp": -1,
+                    "committed_metadata": "",
+                }
+                for tp, offset in offsets.items()
+                if tp.topic == topic
+            ),
+        }
+        for topic in dict.fromkeys(tp.topic for tp in offsets)
+    )
+    return {
+        "group_id": group,
+        "generation_id_or_member_epoch": generation,
+        "member_id": member_id,
+        "group_instance_id": None,
+        "retention_time": timedelta(milliseconds=-1),
+        "topics": topics,
+    }
 
 
 class JoinAgain(Exception):
@@ -113,8 +149,10 @@ class GroupMember(Reader):
                 return
             if loop.time() >= heartbeat_at:
                 heartbeat_at = loop.time() + HEARTBEAT_S
+                asked_at = self._history.scheduler.now
                 answer = await self._ask(ApiKey.HEARTBEAT, self._in_generation())
                 self._check(answer.error_code)
+                self._heard(asked_at)
             await asyncio.sleep(self._random.random())
 
     async def _read_once(self) -> None:
@@ -124,6 +162,7 @@ class GroupMember(Reader):
     # -- the group ----------------------------------------------------------------------------------------------------
 
     async def _join(self) -> None:
+        self._history.holders.gives_up(self.group, self.name)
         subscription = consumer_protocol.subscription(self._topics)
         body = {
             "group_id": self.group,
@@ -146,10 +185,13 @@ class GroupMember(Reader):
             for member, tps in assignments.items()
         )
         body = {**self._in_generation(), "protocol_type": "consumer", "protocol_name": PROTOCOL, "assignments": rows}
+        asked_at = self._history.scheduler.now
         synced = await self._ask(ApiKey.SYNC_GROUP, body)
         self._check(synced.error_code)
+        self._heard(asked_at)
         mine = consumer_protocol.assigned(bytes(synced.assignment))
         self._history.owned.append(Ownership(self.group, self._generation, self._member_id, tuple(mine)))
+        self._history.holders.takes(self.group, self.name, mine)
         self._history.counts["generations joined"] += 1
         self.positions = await self._committed_offsets(mine)
 
@@ -183,40 +225,17 @@ class GroupMember(Reader):
         moved = {tp: offset for tp, offset in self.positions.items() if offset != self._committed.get(tp)}
         if not moved:
             return
-        topics = tuple(
-            {
-                "name": topic,
-                "partitions": tuple(
-                    {
-                        "partition_index": tp.partition,
-                        "committed_offset": offset,
-                        "committed_leader_epoch": -1,
-                        "commit_timestamp": -1,
-                        "committed_metadata": "",
-                    }
-                    for tp, offset in moved.items()
-                    if tp.topic == topic
-                ),
-            }
-            for topic in dict.fromkeys(tp.topic for tp in moved)
-        )
-        body = {
-            "group_id": self.group,
-            "generation_id_or_member_epoch": self._generation,
-            "member_id": self._member_id,
-            "group_instance_id": None,
-            "retention_time": timedelta(milliseconds=-1),
-            "topics": topics,
-        }
+        body = commit_body(self.group, self._member_id, self._generation, moved, self._client.topic_ids)
         answer = await self._ask(ApiKey.OFFSET_COMMIT, body, oldest=2)
         for topic in answer.topics:
             for partition in topic.partitions:
                 self._check(partition.error_code)
-                tp = TopicPartition(topic.name, partition.partition_index)
+                tp = TopicPartition(self._client.name_of(topic), partition.partition_index)
                 self._committed[tp] = moved[tp]
                 self._history.committed(self.group, tp, moved[tp])
 
     async def _leave(self) -> None:
+        self._history.holders.gives_up(self.group, self.name)
         member = {"member_id": self._member_id, "group_instance_id": None, "reason": None}
         body = {"group_id": self.group, "member_id": self._member_id, "members": (member,)}
         await self._ask(ApiKey.LEAVE_GROUP, body)
@@ -230,6 +249,11 @@ class GroupMember(Reader):
             "member_id": self._member_id,
             "group_instance_id": None,
         }
+
+    def _heard(self, asked_at: float) -> None:
+        """A coordinator that does not know that it was replaced does not count."""
+        if self._coordinator is not None and not self._history.is_unaware(self.group, self._coordinator[0]):
+            self._history.holders.heard(self.name, asked_at)
 
     async def _where(self) -> Address:
         if self._coordinator is None:
@@ -252,6 +276,7 @@ class GroupMember(Reader):
             if code == ErrorCode.UNKNOWN_MEMBER_ID:
                 self._member_id = ""
             self.positions = {}
+            self._history.holders.gives_up(self.group, self.name)
             raise JoinAgain
         if not is_retriable(code):
             self._history.break_promise(f"{self.name} of group {self.group}: {error_name(code)}")

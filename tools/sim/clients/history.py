@@ -9,9 +9,12 @@ from dataclasses import dataclass, field
 from protocol.kafka.api_keys import ApiLevel
 from protocol.types import TopicPartition
 from tools.judge.reports import ACKED, COMMITTED, CONSUMED, PRODUCED, Report
+from tools.sim.clients.holders import Holders
 from tools.sim.policies import id_of
 from tools.sim.world.scheduler import START_S, Scheduler
 
+MEMBER_SESSION_S = 6.0
+"""The session time-out of the members of groups."""
 COMMITTED_TRANSACTION, ABORTED_TRANSACTION, UNKNOWN_TRANSACTION = "committed", "aborted", "unknown"
 
 
@@ -27,7 +30,7 @@ class Transaction:
 
 @dataclass(frozen=True)
 class Ownership:
-    """What a member was assigned in a generation of its group."""
+    """What a member was assigned in a generation of its group, or with its epoch (KIP-848)."""
 
     group: str
     generation: int
@@ -78,6 +81,9 @@ class History:
 
     fetched: list[tuple[str, Mapping[TopicPartition, int], int]] = field(default_factory=list)
     """(member, offsets that it was told are committed, number of transactions that had begun then)"""
+
+    def __post_init__(self) -> None:
+        self.holders = Holders(lambda: self.scheduler.now, MEMBER_SESSION_S, self.break_promise)
 
     def offsets_fetched(self, member: str, offsets: Mapping[TopicPartition, int]) -> None:
         """A member whose group commits in transactions asked for offsets."""

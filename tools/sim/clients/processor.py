@@ -72,7 +72,11 @@ class Processor(GroupMember):
             self._committed = {}
             return {}
         topics = tuple(
-            {"name": topic, "partition_indexes": tuple(tp.partition for tp in partitions if tp.topic == topic)}
+            {
+                "name": topic,
+                "topic_id": self._client.topic_ids.get(topic),
+                "partition_indexes": tuple(tp.partition for tp in partitions if tp.topic == topic),
+            }
             for topic in dict.fromkeys(tp.topic for tp in partitions)
         )
         group = {"group_id": self.group, "member_id": None, "member_epoch": -1, "topics": topics}
@@ -85,7 +89,7 @@ class Processor(GroupMember):
                 answer = answer.groups[0]
             self._check(getattr(answer, "error_code", ErrorCode.NONE))
             rows = [
-                (TopicPartition(topic.name, row.partition_index), row)
+                (TopicPartition(self._client.name_of(topic), row.partition_index), row)
                 for topic in answer.topics
                 for row in topic.partitions
             ]

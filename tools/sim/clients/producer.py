@@ -164,7 +164,7 @@ class Producer:
         sent = []
         for place in range(max(len(lane.unacked) for lane in lanes)):
             batches = {lane.tp: lane.unacked[place] for lane in lanes if place < len(lane.unacked)}
-            body = produce_body({tp: batch.data for tp, batch in batches.items()})
+            body = produce_body({tp: batch.data for tp, batch in batches.items()}, client.topic_ids)
             sent.append((batches, connection.ask(ApiKey.PRODUCE, version, body)))
         is_well = True
         stuck: dict[TopicPartition, None] = {}
@@ -177,7 +177,7 @@ class Producer:
                 is_well = False
                 continue
             found = {
-                TopicPartition(topic.name, one.index): one
+                TopicPartition(client.name_of(topic), one.index): one
                 for topic in entity.responses
                 for one in topic.partition_responses
             }

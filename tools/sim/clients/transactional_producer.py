@@ -57,7 +57,7 @@ class TransactionalProducer:
 
     `transactional_id`: its name if there is none. A second instance with that of another one fences it, and is fenced by it.
     `fleeting`: partitions that come and go. Their records are only there so that transactions have such partitions.
-    `is_old`: never of transaction version 2.
+    `is_old`: never of transaction version 2. `is_alone`: nobody else has its transactional id.
     """
 
     is_reader = False
@@ -74,6 +74,7 @@ class TransactionalProducer:
         fleeting: Sequence[TopicPartition] = (),
         pauses: float = 1.0,
         is_old: bool = False,
+        is_alone: bool = True,
     ) -> None:
         self._client = WireClient(name, bootstrap, random, history)
         self.name = name
@@ -94,6 +95,7 @@ class TransactionalProducer:
         self._pause_s = random.choice((1.0, 2.0, 4.0)) * pauses
         self._patience_s = random.choice((None, 0.1, 1.0))
         """How long it waits for the acknowledgements of its batches. Then it aborts: some may still be on the way."""
+        self._is_alone = is_alone
         is_new = history.level is ApiLevel.KAFKA_4 and not is_old
         self.is_of_version_2 = is_new and random.random() < VERSION_2_SHARE
 
@@ -217,9 +219,20 @@ class TransactionalProducer:
         self._history.transaction_ended(transaction, wanted)
         if not self.is_of_version_2:
             return
-        if self._random.random() < 0.1 and (again := await self._end(body)) != instance:
-            self._history.break_promise(f"{self.name} ended its transaction twice, and got {instance}, then {again}")
+        if self._random.random() < 0.1:
+            await self._end_again(body, instance)
         self._go_on_as(instance)
+
+    async def _end_again(self, body: Mapping[str, Any], instance: tuple[int, int]) -> None:
+        """As if the first answer had been lost. Raises IdentityLost."""
+        try:
+            again = await self._end(body)
+        except IdentityLost:
+            if self._is_alone:
+                self._history.break_promise(f"{self.name} ended its transaction twice, and was fenced by nobody")
+            raise
+        if again != instance:
+            self._history.break_promise(f"{self.name} ended its transaction twice, and got {instance}, then {again}")
 
     async def _end(self, body: Mapping[str, Any]) -> tuple[int, int]:
         """As whom the producer goes on. Raises IdentityLost."""
@@ -345,15 +358,18 @@ class TransactionalProducer:
                 version = self._client.version(ApiKey.PRODUCE, PRODUCE_SINCE)
             else:
                 version = self._client.version(ApiKey.PRODUCE, newest=PRODUCE_SINCE - 1)
-            answer = await connection.ask(ApiKey.PRODUCE, version, produce_body(batches, self._id))
+            answer = await connection.ask(
+                ApiKey.PRODUCE, version, produce_body(batches, self._client.topic_ids, self._id)
+            )
         except NoAnswer:
             return []
         acknowledged = []
         for topic in answer.responses:
+            name = self._client.name_of(topic)
             for partition in topic.partition_responses:
                 code = ErrorCode(partition.error_code)
                 if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-                    tp = TopicPartition(topic.name, partition.index)
+                    tp = TopicPartition(name, partition.index)
                     acknowledged.append(tp)
                     self._check_fence(was_fenced, f"got a batch of {tp} acknowledged")
                     if tp in self._fleeting:
@@ -365,7 +381,7 @@ class TransactionalProducer:
                     raise IdentityLost
                 elif not is_retriable(code):
                     self._history.break_promise(
-                        f"{self.name} was refused a batch of {topic.name}-{partition.index}: {error_name(code)}"
+                        f"{self.name} was refused a batch of {name}-{partition.index}: {error_name(code)}"
                     )
                     raise IdentityLost
         return acknowledged

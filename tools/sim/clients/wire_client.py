@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
-from protocol.kafka.api_keys import SERVED, ApiKey
+from protocol.kafka.api_keys import SERVED, ApiKey, ApiLevel
 from protocol.kafka.framing import MalformedRequest
 from protocol.types import Address, TopicPartition
 from tools.sim.clients.history import History
@@ -24,8 +24,11 @@ PATIENCE_S = 2.0
 PRODUCE_TIMEOUT = timedelta(seconds=10)
 OLDEST = {ApiKey.METADATA: 1}
 """Versions below cannot say what the client needs."""
-NEWEST = {ApiKey.PRODUCE: 12, ApiKey.OFFSET_COMMIT: 9, ApiKey.OFFSET_FETCH: 9}
-"""Versions above name topics by their ids."""
+BY_ID_SINCE = {ApiKey.PRODUCE: 13, ApiKey.OFFSET_COMMIT: 10, ApiKey.OFFSET_FETCH: 10}
+"""Versions that name topics by their ids."""
+IDS_IN_METADATA_SINCE = 10
+SHARE_BY_ID = 0.5
+"""How many clients of level 4 name topics by their ids, where a version can."""
 VERSION_MAX = 32_767
 
 
@@ -134,14 +137,22 @@ class WireClient:
         self._addresses: dict[int, Address] = {}
         self._connections: dict[Address, WireConnection] = {}
         self._age = random.random()
+        self.knows_ids = history.level is ApiLevel.KAFKA_4 and random.random() < SHARE_BY_ID
+        """It asks for the ids of topics, too, and may name topics by them."""
 
     def version(self, api: ApiKey, oldest: int = 0, newest: int = VERSION_MAX) -> int:
         """A version near the age of this client: 0 is the oldest, 1 the newest."""
         served = SERVED[self.history.level][api]
         least = max(served.min, OLDEST.get(api, 0), oldest)
-        most = min(served.max, NEWEST.get(api, VERSION_MAX), newest)
+        by_id_since = BY_ID_SINCE.get(api, VERSION_MAX)
+        most = min(served.max, newest, VERSION_MAX if self.knows_ids else by_id_since - 1)
         middle = least + self._age * (most - least)
         return min(most, max(least, round(self.random.gauss(middle, 1.5))))
+
+    def name_of(self, topic: Any) -> str:
+        """Of a topic in an answer, which has its name or its id."""
+        name: str | None = getattr(topic, "name", None)
+        return name if name is not None else self.names[topic.topic_id]
 
     def address_of(self, broker: int) -> Address | None:
         return self._addresses.get(broker)
@@ -180,7 +191,8 @@ class WireClient:
     async def refresh(self, topics: Sequence[str]) -> None:
         """Asks for the leaders of these topics. Keeps what it knows if no broker answers."""
         try:
-            answer = await self.ask_any(ApiKey.METADATA, metadata_body(topics))
+            oldest = IDS_IN_METADATA_SINCE if self.knows_ids else 0
+            answer = await self.ask_any(ApiKey.METADATA, metadata_body(topics), oldest)
         except NoAnswer:
             return
         self.controller = answer.controller_id
@@ -232,7 +244,9 @@ def metadata_body(topics: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def produce_body(batches: Mapping[TopicPartition, bytes], transactional_id: str | None = None) -> dict[str, Any]:
+def produce_body(
+    batches: Mapping[TopicPartition, bytes], topic_ids: Mapping[str, Any], transactional_id: str | None = None
+) -> dict[str, Any]:
     """A Produce request with acks=all."""
     return {
         "transactional_id": transactional_id,
@@ -241,6 +255,7 @@ def produce_body(batches: Mapping[TopicPartition, bytes], transactional_id: str 
         "topic_data": tuple(
             {
                 "name": topic,
+                "topic_id": topic_ids.get(topic),
                 "partition_data": tuple(
                     {"index": tp.partition, "records": data} for tp, data in batches.items() if tp.topic == topic
                 ),

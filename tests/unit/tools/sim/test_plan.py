@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tools.sim.plan import BrokenPlan, from_yaml, plan_of, smaller, to_yaml
+from tools.sim.plan import API_LEVEL, LEVEL_4, BrokenPlan, from_yaml, plan_of, smaller, to_yaml
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -27,6 +27,13 @@ def test_smaller_plans_end(seed: int) -> None:
     assert plan.seconds <= 10
 
 
+def test_level_4_has_groups_of_each_kind() -> None:
+    plans = [plan_of(seed) for seed in range(60)]
+    kinds = {(plan.settings.get(API_LEVEL) == LEVEL_4, plan.members > 0, plan.new_members > 0) for plan in plans}
+    level_4 = {(True, False, False), (True, False, True), (True, True, False), (True, True, True)}
+    assert kinds == level_4 | {(False, False, False), (False, True, False)}
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -43,6 +50,7 @@ def test_smaller_plans_end(seed: int) -> None:
         (to_yaml(plan_of(3)).replace("faults:", "faults:\n- kill 0 at 1 for 4"), "is no fault"),
         (to_yaml(plan_of(3)).replace("seconds: 60.0", "seconds: .nan"), "seconds are above 0"),
         (to_yaml(replace(plan_of(3), log_dirs=3)), "log_dirs are 1 or 2"),
+        (to_yaml(replace(plan_of(3), new_members=1, settings={})), "new_members need broker.api.level: '4'"),
         (to_yaml(plan_of(3)).replace("faults:", "faults:\n- burn 1 at 2 for 3"), "'burn 1 at 2 for 3' is no fault"),
     ],
 )
