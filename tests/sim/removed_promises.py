@@ -17,6 +17,9 @@ from broker.cluster.registration import Registration
 from broker.control.fencing import NewestRequest
 from broker.coordination import appending
 from broker.coordination.ownership import Ownership
+from broker.groups.consumer_group import consumer_group
+from broker.groups.consumer_group.consumer_group import ConsumerGroup
+from broker.groups.consumer_group.members import ConsumerMembers
 from broker.groups.group.group import Group
 from broker.network.connection_state import AnswerOrder
 from broker.replication import replica_state
@@ -41,6 +44,7 @@ from broker.storage.segment import Segment
 from broker.storage.stored_records import StoredRecords
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import GONE, MarkerSender
+from broker.transactions.transaction import Transaction
 from controller.broker_channels import _Channel
 from controller.cluster_store import ClusterStore
 from controller.controller import Controller
@@ -548,6 +552,12 @@ def one_marker_too_few(patch: Patch) -> None:
 
 
 @promise
+def producers_whose_answer_was_lost_are_fenced(patch: Patch) -> None:
+    """Who asks again how its transaction has ended does not get the next epoch (KIP-890)."""
+    patch.setattr(Transaction, "_has_gone_on", lambda transaction, producer: False)
+
+
+@promise
 def open_transactions_are_shown(patch: Patch) -> None:
     """Readers of committed records read up to the high watermark."""
     patch.setattr(Log, "last_stable_offset", lambda log, high_watermark: high_watermark)
@@ -615,6 +625,42 @@ def edge_descriptors_are_kept_while_files_close(patch: Patch) -> None:
 def commits_of_old_generations_are_taken(patch: Patch) -> None:
     """A member that was put out of its group still commits (INV-24)."""
     patch.setattr(Group, "check_commit", lambda group, member_id, instance_id, generation, now_s: ErrorCode.NONE)
+
+
+@promise
+def commits_of_old_member_epochs_are_taken(patch: Patch) -> None:
+    """A member of the new protocol commits with an epoch in which it had other partitions (KIP-848, INV-23)."""
+    check_commit = ConsumerGroup.check_commit
+
+    def of_any_epoch(group: Any, member_id: str, epoch: int) -> ErrorCode:
+        return ErrorCode.NONE if member_id in group.members else check_commit(group, member_id, epoch)
+
+    patch.setattr(ConsumerGroup, "check_commit", of_any_epoch)
+
+
+@promise
+def partitions_are_given_before_they_are_free(patch: Patch) -> None:
+    """A member gets all of its target at once, while others still read some of it (KIP-848, INV-24)."""
+    next_step = consumer_group.next_step
+    link, unlink = ConsumerMembers._link, ConsumerMembers._unlink
+
+    def at_once(member: Any, target_epoch: int, target: Any, is_free: Any, owned: Any) -> Any:
+        return next_step(member, target_epoch, target, lambda partition: True, owned)
+
+    def taking(members: Any, member: Any) -> None:
+        for partition in member.held:
+            members.holders.pop(partition, None)
+        link(members, member)
+
+    def leaving(members: Any, member: Any) -> None:
+        held = {partition: members.holders.get(partition) for partition in member.held}
+        members.holders.update(dict.fromkeys(held, member.member_id))
+        unlink(members, member)
+        members.holders.update({at: holder for at, holder in held.items() if holder not in (None, member.member_id)})
+
+    patch.setattr(consumer_group, "next_step", at_once)
+    patch.setattr(ConsumerMembers, "_link", taking)
+    patch.setattr(ConsumerMembers, "_unlink", leaving)
 
 
 @promise
