@@ -632,8 +632,8 @@ def commits_of_old_member_epochs_are_taken(patch: Patch) -> None:
     """A member of the new protocol commits with an epoch in which it had other partitions (KIP-848, INV-23)."""
     check_commit = ConsumerGroup.check_commit
 
-    def of_any_epoch(group: Any, member_id: str, epoch: int) -> ErrorCode:
-        return ErrorCode.NONE if member_id in group.members else check_commit(group, member_id, epoch)
+    def of_any_epoch(group: Any, member_id: str, epoch: int, **options: Any) -> ErrorCode:
+        return ErrorCode.NONE if member_id in group.members else check_commit(group, member_id, epoch, **options)
 
     patch.setattr(ConsumerGroup, "check_commit", of_any_epoch)
 
@@ -641,26 +641,26 @@ def commits_of_old_member_epochs_are_taken(patch: Patch) -> None:
 @promise
 def partitions_are_given_before_they_are_free(patch: Patch) -> None:
     """A member gets all of its target at once, while others still read some of it (KIP-848, INV-24)."""
-    next_step = consumer_group.next_step
-    link, unlink = ConsumerMembers._link, ConsumerMembers._unlink
+    next_step, init = consumer_group.next_step, ConsumerMembers.__init__
 
-    def at_once(member: Any, target_epoch: int, target: Any, is_free: Any, owned: Any) -> Any:
-        return next_step(member, target_epoch, target, lambda partition: True, owned)
+    class Shared(dict[Any, Any]):
+        """Holders of partitions, of which the last one is known."""
 
-    def taking(members: Any, member: Any) -> None:
-        for partition in member.held:
-            members.holders.pop(partition, None)
-        link(members, member)
+        def __delitem__(self, partition: Any) -> None:
+            self.pop(partition, None)
 
-    def leaving(members: Any, member: Any) -> None:
-        held = {partition: members.holders.get(partition) for partition in member.held}
-        members.holders.update(dict.fromkeys(held, member.member_id))
-        unlink(members, member)
-        members.holders.update({at: holder for at, holder in held.items() if holder not in (None, member.member_id)})
+        def keys(self) -> Any:
+            return frozenset()
 
+    def sharing(members: Any) -> None:
+        init(members)
+        members.holders = Shared()
+
+    def at_once(member: Any, target_epoch: int, target: Any, holders: Any, owned: Any) -> Any:
+        return next_step(member, target_epoch, target, {}, owned)
+
+    patch.setattr(ConsumerMembers, "__init__", sharing)
     patch.setattr(consumer_group, "next_step", at_once)
-    patch.setattr(ConsumerMembers, "_link", taking)
-    patch.setattr(ConsumerMembers, "_unlink", leaving)
 
 
 @promise
