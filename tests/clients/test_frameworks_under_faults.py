@@ -99,7 +99,7 @@ REQUEST_TIMEOUT, ADMIN_TIMEOUT = "request.timeout.ms", "default.api.timeout.ms"
 STREAMS_PATIENCE = {
     REQUEST_TIMEOUT: "5000",
     f"admin.{ADMIN_TIMEOUT}": "10000",
-    "consumer.session.timeout.ms": "30000",
+    "consumer.session.timeout.ms": "15000",
 }
 """A paused broker never answers. The group's leader waits for its admin client while it assigns tasks (Kafka's StreamsPartitionAssignor),
 by default for up to a minute, and sends no heartbeats meanwhile. After the time-out of its session the next member is the leader, and
@@ -135,6 +135,8 @@ class Faults:
         """The fault while the framework is at work, until it has been felt and the framework goes on; then the heal. `then` gives the
         framework more work once the fault is there."""
         words = parse_words(line)
+        if words.request is not None and words.request.rule.of_brokers:
+            lead_as_preferred(self._cell.cluster)
         began_ms = time.time() * 1000
         rows, _ = self._faulted.carry_out(words)
         assert not any(row.error for row in rows), rows
@@ -146,7 +148,6 @@ class Faults:
         self._wait_for(lambda: self._end() > before + SOME, f"transactions of {SOME} records have ended after {words}")
         self._faulted.heal_all()
         self._wait_for(lambda: is_in_sync(self._cell.cluster), f"all replicas are in sync after {words}")
-        lead_as_preferred(self._cell.cluster)
 
     def _wait_for(self, check: Callable[[], bool], what: str) -> None:
         def checked() -> bool:
