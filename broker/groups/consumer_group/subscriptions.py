@@ -62,8 +62,10 @@ class Subscriptions:
         return topic in self._members.names or any(topic in topics for topics in self.resolved.values())
 
     def concern(self, topics: Set[str], *, has_moved: bool) -> bool:
-        """Whether the members may care for changes of these topics. `has_moved`: one of them has come or gone."""
-        if has_moved and self._members.regexes:
+        """Whether the members may care for changes of these topics. `has_moved`: one of them has come or gone. A regular expression that is
+        not resolved yet may match any of them."""
+        regexes = self._members.regexes.keys()
+        if regexes and (has_moved or not regexes <= self.resolved.keys()):
             return True
         return not all(map(topics.isdisjoint, (self._members.names.keys(), *self.resolved.values())))
 
@@ -124,6 +126,7 @@ class Subscriptions:
         }
         self.resolved = {**self.resolved, **changed}
         self.topics = found
+        self._has_new_names = not self._members.names.keys() <= found.keys()  # a member may have come meanwhile
         before, self.hash = self.hash, int.from_bytes(digest.digest(), "big", signed=True) if is_any else 0
         return [RegexResolved(*row) for row in changed.items()], bool(changed) or self.hash != before
 

@@ -9,7 +9,7 @@ import pytest
 from broker.groups.consumer_group import pace
 from broker.groups.consumer_group.assignors.problem import NOTHING, IdPartition, Owned
 from broker.groups.consumer_group.consumer_group import ConsumerGroup
-from broker.groups.consumer_group.member import JOINING, LEAVING_FOR_A_WHILE, MemberState
+from broker.groups.consumer_group.member import JOINING, LEAVING, LEAVING_FOR_A_WHILE, MemberState
 from broker.groups.consumer_group.messages import ConsumerGroupSettings, ConsumerHeartbeat, HeartbeatAnswer, Waiting
 from protocol.errors import ErrorCode
 
@@ -86,6 +86,29 @@ def test_members_that_join_meanwhile_are_in_the_next_target(group: ConsumerGroup
     assert targets == {1, 10}
     assert [answered(group, other).error for other in others] == [ErrorCode.NONE] * 9
     assert sorted(len(group.target_of(f"m{number}")) for number in range(10)) == [1] * 10
+
+
+def test_a_topic_that_a_member_brings_while_the_topics_are_looked_at(group: ConsumerGroup) -> None:
+    """An earlier look has found it, for a member that has left. This one does not look for it."""
+    first, second = waits(group, "a", topics=frozenset({"t", "u", "v"})), waits(group, "b", topics=frozenset({"x"}))
+    finish(group)
+    epoch = answered(group, first).epoch
+    answered(group, second)
+    group.heartbeat(ConsumerHeartbeat("b", LEAVING), TOPICS, 0.0)
+    group.subscriptions.is_stale = True
+    group.heartbeat(ConsumerHeartbeat("a", epoch, client_id="c"), TOPICS, 0.0)
+    assert group.is_working
+    third = waits(group, "c", topics=frozenset({"x"}))
+    finish(group)
+    assert answered(group, third).assignment == {IdPartition(b"x", number) for number in range(10)}
+
+
+def test_a_topic_that_grows_while_a_regular_expression_is_matched(group: ConsumerGroup) -> None:
+    waits(group, "a", topics=None, regex="t")
+    assert group.subscriptions.concern({"t"}, has_moved=False)
+    finish(group)
+    assert group.subscriptions.concern({"t"}, has_moved=False)
+    assert not group.subscriptions.concern({"u"}, has_moved=False)
 
 
 def test_what_a_request_says_that_waits_is_old_when_its_member_got_more(group: ConsumerGroup) -> None:
