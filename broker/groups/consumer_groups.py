@@ -316,7 +316,7 @@ class ConsumerGroups:
         now_ms = self._wall_ms()
         if not changes:
             group.begin()  # so that nothing older is undone
-        due = group.everything() if group.must_store_all else changes
+        due = [*changes, *group.everything()] if group.must_store_all else changes  # `changes`: who is gone
         try:
             records = [*before, *(encode(held.group_id, change, now_ms) for change in due)]
         except Exception:

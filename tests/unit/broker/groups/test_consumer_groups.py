@@ -103,6 +103,21 @@ async def test_what_may_be_lost_is_stored_again(pair: GroupCluster) -> None:
     assert [answer.error for answer in waiting] == [ErrorCode.NONE]
 
 
+async def test_who_leaves_when_everything_is_stored_again_is_gone(pair: GroupCluster) -> None:
+    """Also for the next coordinator."""
+    await joined(pair, 1, "a")
+    await joined(pair, 1, "b")
+    held = pair.coordinators[1].groups.get(GROUP)
+    assert held is not None
+    assert held.consumer is not None
+    held.consumer.must_store_all = True
+    pair.consumer_heartbeat(1, "b", LEAVING)
+    await pair.settle()
+    await pair.serve(2, 1, (1, 2), replicas=(1, 2))
+    members = pair.coordinators[2].describe_consumer_group(GROUP).members
+    assert [each.member.member_id for each in members] == ["a"]
+
+
 async def test_a_member_that_was_not_told_to_give_up_partitions_stays(cluster: GroupCluster) -> None:
     """The log refused its step, and the time that it would have had is over."""
     await cluster.start_serving(1, 2, overrides={"min.insync.replicas": "2"})
