@@ -109,7 +109,11 @@ class Subscriptions:
         found: dict[str, tuple[bytes, int] | None] = {}
         digest = hashlib.blake2b(digest_size=8)
         is_any = False
-        names = set(self._members.names).union(*{**self.resolved, **matches}.values())
+        names = set(self._members.names)
+        for matching in {**self.resolved, **matches}.values():
+            names |= matching
+            if pace.has_done(1 + len(matching)):
+                yield
         if pace.has_done(len(names)):
             yield
         for name in sorted(names):
