@@ -45,6 +45,9 @@ from broker.groups.consumer_group.subscriptions import State, Subscriptions
 from broker.groups.group.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from protocol.errors import ErrorCode, KafkaError
 
+REMOVED_AT_ONCE = 500
+"""Members that one event removes. Their tombstones are one batch of the log."""
+
 ASSIGNORS: Mapping[str, Assignor] = {assignor.name: assignor for assignor in (UniformAssignor(), RangeAssignor())}
 
 
@@ -274,7 +277,7 @@ class ConsumerGroup:
         return answer, self.taken()
 
     def advance(self, now_s: float) -> list[Change]:
-        """Removes members that were not heard of, or that did not give up their partitions in time."""
+        """Removes members that were not heard of, or that did not give up their partitions in time: some of them, if they are many."""
         self.begin()
         silent = [member_id for member_id, at in self._sessions.items() if at <= now_s]
         slow = [
@@ -283,9 +286,10 @@ class ConsumerGroup:
             if at <= now_s and self.members[member_id].epoch == epoch
         ]
         absent = [member_id for member_id, at in self._awaited.items() if at <= now_s]
-        for member_id in dict.fromkeys((*silent, *slow, *absent)):
+        due = list(dict.fromkeys((*silent, *slow, *absent)))
+        for member_id in due[:REMOVED_AT_ONCE]:
             self.remove(self.members[member_id])
-        if silent or slow or absent:
+        if due:
             self.raise_epoch()
         return self.taken()
 

@@ -17,6 +17,8 @@ from protocol.errors import ErrorCode, KafkaError
 
 TOPICS_MAX = 20_000
 """Limit of the names that the members of a group subscribe to."""
+LOOK_BYTES_MAX = 256 * 1024
+"""A look resolves further regular expressions while they match fewer bytes of names: what it finds is one batch of the log."""
 REGEX_BYTES, MATCH_BYTES = 500, 60
 """Approximate memory of a regular expression, and of a topic that it matches."""
 
@@ -103,8 +105,14 @@ class Subscriptions:
         asked, self._asked = self._asked, {}
         self.is_stale = self._has_new_names = False
         matches: dict[str, frozenset[str]] = {}
+        left, size = dict(asked), 0
         for regex, seen in asked.items():
-            matches[regex] = yield from seen.matching(regex)
+            if size >= LOOK_BYTES_MAX:
+                break
+            del left[regex]
+            matching = matches[regex] = yield from seen.matching(regex)
+            size += len(regex) + sum(map(len, matching))
+        self._asked = {**left, **self._asked}  # the next look resolves them
         pace = Pace()
         found: dict[str, tuple[bytes, int] | None] = {}
         digest = hashlib.blake2b(digest_size=8)

@@ -6,11 +6,18 @@ from collections.abc import Generator
 
 import pytest
 
-from broker.groups.consumer_group import pace
+from broker.groups.consumer_group import consumer_group, pace, subscriptions
 from broker.groups.consumer_group.assignors.problem import NOTHING, IdPartition, Owned
 from broker.groups.consumer_group.consumer_group import ConsumerGroup
 from broker.groups.consumer_group.member import JOINING, LEAVING, LEAVING_FOR_A_WHILE, MemberState
-from broker.groups.consumer_group.messages import ConsumerGroupSettings, ConsumerHeartbeat, HeartbeatAnswer, Waiting
+from broker.groups.consumer_group.messages import (
+    ConsumerGroupSettings,
+    ConsumerHeartbeat,
+    HeartbeatAnswer,
+    MemberChanged,
+    RegexResolved,
+    Waiting,
+)
 from protocol.errors import ErrorCode
 
 SUBSCRIPTION = {"client_id": "c", "rebalance_timeout_ms": 60_000, "topics": frozenset({"t"}), "owned": NOTHING}
@@ -109,6 +116,37 @@ def test_a_topic_that_grows_while_a_regular_expression_is_matched(group: Consume
     finish(group)
     assert group.subscriptions.concern({"t"}, has_moved=False)
     assert not group.subscriptions.concern({"u"}, has_moved=False)
+
+
+def test_what_many_regular_expressions_match_is_stored_in_parts(
+    group: ConsumerGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log would refuse all of it in one batch."""
+    monkeypatch.setattr(subscriptions, "LOOK_BYTES_MAX", 8)
+    first = waits(group, "a")
+    begin(group)
+    for number in range(10):
+        waits(group, f"m{number}", topics=None, regex=f"t|{number}")
+    sizes = []
+    while group.is_working:
+        sizes.append(sum(isinstance(change, RegexResolved) for change in group.go_on()))
+    assert (sum(sizes), max(sizes)) == (10, 2)
+    assert answered(group, first).error is ErrorCode.NONE
+    assert [len(group.target_of(f"m{number}")) for number in range(10)].count(1) == 9
+
+
+def test_many_members_that_are_silent_are_removed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log would refuse the tombstones of all of them in one batch, and they would stay."""
+    monkeypatch.setattr(consumer_group, "REMOVED_AT_ONCE", 3)
+    group = ConsumerGroup("g", ConsumerGroupSettings())
+    for number in range(7):
+        request = ConsumerHeartbeat(f"m{number}", JOINING, **SUBSCRIPTION)  # type: ignore[arg-type]
+        group.heartbeat(request, TOPICS, 0.0)
+    removed = []
+    while not group.is_empty:
+        changes = group.advance(60.0)
+        removed.append(sum(isinstance(change, MemberChanged) for change in changes))
+    assert removed == [3, 3, 1]
 
 
 def test_what_a_request_says_that_waits_is_old_when_its_member_got_more(group: ConsumerGroup) -> None:
