@@ -340,7 +340,8 @@ class ConsumerGroup:
         self._awaited = {member_id: at for member_id, at in self._awaited.items() if member_id in self.members}
         self._rebalances = {member_id: at for member_id, at in self._rebalances.items() if member_id in self.members}
         for member in self.members.values():
-            if (member.member_id in self._rebalances) is not (member.state is MemberState.UNREVOKED_PARTITIONS):
+            _, epoch = self._rebalances.get(member.member_id, (0.0, None))
+            if epoch != (member.epoch if member.state is MemberState.UNREVOKED_PARTITIONS else None):
                 self._await_revocation(member, now_s)
 
     def check_commit(self, member_id: str, epoch: int, *, knows_epochs: bool = True) -> ErrorCode:

@@ -149,6 +149,30 @@ def test_many_members_that_are_silent_are_removed_in_parts(monkeypatch: pytest.M
     assert removed == [3, 3, 1]
 
 
+def test_a_member_that_does_not_give_up_what_it_must_is_removed_also_after_an_undo() -> None:
+    """It has given up some, and must give up more: the log refuses that step, but not the member's time-out."""
+    group = ConsumerGroup("g", ConsumerGroupSettings(session_timeout_ms=300_000))
+
+    def beat(member_id: str, epoch: int, owned: Owned = NOTHING) -> HeartbeatAnswer:
+        said = SUBSCRIPTION if epoch == JOINING else {"client_id": "c", "owned": owned}
+        answer, _ = group.heartbeat(ConsumerHeartbeat(member_id, epoch, **said), TOPICS, 0.0)  # type: ignore[arg-type]
+        assert isinstance(answer, HeartbeatAnswer)
+        return answer
+
+    owned = beat("a", JOINING).assignment
+    beat("b", JOINING)
+    left = beat("a", 1, owned or NOTHING).assignment
+    beat("c", JOINING)
+    before = group.members["a"]
+    beat("a", 1, left or NOTHING)
+    assert (group.members["a"].state, before.state) == (MemberState.UNREVOKED_PARTITIONS,) * 2
+    assert group.members["a"].epoch > before.epoch
+    group.undo(0.0)
+    assert group.members["a"] == before
+    group.advance(61.0)
+    assert "a" not in group.members
+
+
 def test_what_a_request_says_that_waits_is_old_when_its_member_got_more(group: ConsumerGroup) -> None:
     """The second request of `a` was sent when it read nothing. The answer to the first one lets it read everything."""
     first = waits(group, "a")
