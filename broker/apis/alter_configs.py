@@ -80,10 +80,13 @@ async def alter_resources(
 
 
 def refused_for(context: ApiContext, request: Request, operation: Operation, resource: Resource) -> KafkaError | None:
-    """The error if the client may not do this with the settings of the resource. Those of all others belong to the cluster."""
+    """The error if the client may not do this with the settings of the resource: a topic's, a group's, or else the cluster's."""
     if resource.kind == ResourceType.TOPIC:
         if not rights.on_topic(context, request, operation, resource.name):
             return KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "")
+    elif resource.kind == ResourceType.GROUP:
+        if not rights.on_group(context, request, operation, resource.name):
+            return KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED, "")
     elif not rights.on_cluster(context, request, operation):
         return KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "")
     return None

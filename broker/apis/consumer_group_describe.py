@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from broker.apis.consumer_group_heartbeat import NOT_SERVED
-from broker.apis.describe_groups import ALL_OPERATIONS, NOT_ASKED
+from broker.apis.describe_groups import NOT_ASKED
 from broker.groups.consumer_group.assignors.problem import Owned
 from broker.groups.consumer_group.messages import ConsumerGroupDescription, DescribedConsumer
 from broker.network.request_channel import Request
 from broker.requests import rights
 from broker.requests.context import ApiContext
 from broker.requests.steps import Further, Steps, respond_in_steps
-from protocol.acls import Operation, ResourceType
+from protocol.acls import Operation
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiLevel
@@ -65,7 +65,7 @@ def _described(
     else:
         group = context.groups.describe_consumer_group(group_id)
         if is_asked and group.error is ErrorCode.NONE:
-            operations = rights.operations(context, request, ResourceType.GROUP, group_id, ALL_OPERATIONS)
+            operations = rights.operations_on_group(context, request, group_id)
     return group, operations
 
 

@@ -15,16 +15,13 @@ from broker.network.request_channel import Request
 from broker.requests import rights
 from broker.requests.context import ApiContext
 from broker.requests.steps import Further, Steps, respond_in_steps
-from protocol.acls import Operation, ResourceType
+from protocol.acls import Operation
 from protocol.errors import ErrorCode
 from protocol.kafka import group_lists_codec, messages
 from protocol.kafka.by_schema import AnswerTooLarge
 
 NOT_FOUND_SINCE = 6
 NOT_ASKED = -(2**31)
-READ, DELETE, DESCRIBE = 3, 6, 8
-ALL_OPERATIONS = sum(1 << operation for operation in (READ, DELETE, DESCRIBE))
-"""Kafka's bit field of the ACL operations that groups have."""
 MEMBERS_IN_A_STEP = 100
 REPEATED_BYTES_MAX = 64 * 1024
 """Limit of the rows of repeated groups in an answer. Further repetitions are left out."""
@@ -55,7 +52,7 @@ def _answer(context: ApiContext, request: Request) -> Steps:
             else:
                 group = context.groups.describe(group_id)
                 if is_asked:
-                    operations = rights.operations(context, request, ResourceType.GROUP, group_id, ALL_OPERATIONS)
+                    operations = rights.operations_on_group(context, request, group_id)
             row = described[group_id] = yield from _row(version, group_id, group, operations)
         rows.append(row)
         left -= len(row)

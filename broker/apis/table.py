@@ -238,6 +238,7 @@ ROUTES: Mapping[ApiKey, Route] = MappingProxyType(
             describe_configs,
             (
                 (DESCRIBE_CONFIGS, TOPIC),
+                (DESCRIBE_CONFIGS, GROUP),
                 (DESCRIBE_CONFIGS, CLUSTER),
             ),
         ),
@@ -245,6 +246,7 @@ ROUTES: Mapping[ApiKey, Route] = MappingProxyType(
             alter_configs,
             (
                 (ALTER_CONFIGS, TOPIC),
+                (ALTER_CONFIGS, GROUP),
                 (ALTER_CONFIGS, CLUSTER),
             ),
         ),
@@ -264,6 +266,7 @@ ROUTES: Mapping[ApiKey, Route] = MappingProxyType(
             incremental_alter_configs,
             (
                 (ALTER_CONFIGS, TOPIC),
+                (ALTER_CONFIGS, GROUP),
                 (ALTER_CONFIGS, CLUSTER),
             ),
         ),

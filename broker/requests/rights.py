@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterable
 from broker.network.request_channel import Request
 from broker.requests.context import ApiContext
 from broker.requests.steps import StepsTo
-from protocol.acls import CLUSTER_NAME, Operation, ResourceType, name_of
+from protocol.acls import CLUSTER_NAME, OPERATIONS_OF, Operation, ResourceType, name_of
 from protocol.kafka import messages
+from protocol.kafka.api_keys import ApiLevel
 from protocol.topic_names import shown
 
 log = logging.getLogger(__name__)
 
+CONFIGS = (Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS)
 NAMES_IN_A_STEP = 50
 """Names that are looked up between two pauses. One takes about 10 us if the authorizer does not know it yet."""
 
@@ -111,6 +113,14 @@ def operations_on_cluster(context: ApiContext, request: Request, everything: int
     if not on_cluster(context, request, Operation.DESCRIBE, is_quiet=True):
         return 0
     return operations(context, request, ResourceType.CLUSTER, CLUSTER_NAME, everything)
+
+
+def operations_on_group(context: ApiContext, request: Request, group_id: str) -> int:
+    """As `operations`. Kafka 3.9 does not tell who may see and change the settings of a group."""
+    kind = ResourceType.GROUP
+    told = [each for each in OPERATIONS_OF[kind] if context.api_level is not ApiLevel.KAFKA_3_9 or each not in CONFIGS]
+    everything = sum(1 << operation for operation in told)
+    return operations(context, request, kind, group_id, everything) & everything
 
 
 def denied(

@@ -292,7 +292,7 @@ def brokers(
     """Ours, and Kafka's."""
     skip_without_kafka()
     directory: Path = tmp_path_factory.mktemp("kafka-with-acls")
-    cluster = new_module_cluster(brokers=1, overrides=SETTINGS)
+    cluster = new_module_cluster(brokers=1, overrides={**SETTINGS, "broker.api.level": "3.9"})
     with ExitStack() as stack:
         kafka = stack.enter_context(running_kafka(directory, brokers=1, overrides=SETTINGS))
         ours = Broker(cluster.port(cluster.broker_ids[0]), stack)

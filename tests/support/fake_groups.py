@@ -23,6 +23,8 @@ class FakeGroups:
         self.answer: Any = None
         self.asked: list[Any] = []
         self.is_slow = False
+        self.knows_epochs = True
+        """Of the last commit: whether its request has a version that knows of member epochs."""
         self.waiting: list[Callable[..., None]] = []
         self.verifies: ErrorCode | None = None
         """The result of each verification; None: nothing is to be verified."""
@@ -39,7 +41,10 @@ class FakeGroups:
         self.asked.append(question if len(question) > 1 else question[0])
         return self.answer
 
-    def _ask_and_wait(self, *arguments: Any, producer: TransactionalProducer | None = None) -> None:
+    def _ask_and_wait(
+        self, *arguments: Any, producer: TransactionalProducer | None = None, knows_epochs: bool = True
+    ) -> None:
+        self.knows_epochs = knows_epochs
         *question, respond = arguments
         self._ask(*question, *(() if producer is None else (producer,)))
         if self.is_slow:

@@ -244,6 +244,7 @@ async def test_commit(world: GroupWorld, version: int) -> None:
     epoch = 3 if version >= 6 else -1
     offsets = {T0: CommittedOffset(10, epoch, "meta", NOW_MS), T1: CommittedOffset(12, epoch, "", NOW_MS)}
     assert world.groups.asked == [("g", "m-1", "static" if version >= 7 else None, 7, offsets)]
+    assert world.groups.knows_epochs is (version >= 9)
     unknown = UNKNOWN_PARTITION if version < 10 else ErrorCode.UNKNOWN_TOPIC_ID
     nowhere = {TopicPartition("t", 99): UNKNOWN_PARTITION, TopicPartition("nope", 0): unknown}
     assert commit_rows(answer) == errors | nowhere

@@ -149,8 +149,9 @@ def frames(api_key: ApiKey) -> Iterator[tuple[int, bytes]]:
     if api_key is ApiKey.INIT_PRODUCER_ID:
         yield 0, plain(api_key, 0, transactional_id=None)
     if api_key in (ApiKey.DESCRIBE_CONFIGS, ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS):
-        resource = {"resource_type": 4, "resource_name": "1", "configs": [], "configuration_keys": None}
-        yield served.max, plain(api_key, served.max, resources=[resource])
+        for kind in (4, 32):  # a broker, a group
+            resource = {"resource_type": kind, "resource_name": "1", "configs": [], "configuration_keys": None}
+            yield served.max, plain(api_key, served.max, resources=[resource])
 
 
 OTHERWISE: dict[ApiKey, dict[str, Any]] = {
