@@ -56,6 +56,8 @@ AT_THE_TOP = frozenset(
     }
 )
 """The error is that of the whole request, or of a group in it; in the other APIs it is that of the innermost rows."""
+OF_PARTITIONS = frozenset({ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.UNKNOWN_TOPIC_ID})
+"""Errors of an OffsetFetch that are those of partitions."""
 OF_SESSIONS = frozenset(
     {
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
@@ -99,10 +101,15 @@ def fetch_body_with(version: int, asked: fetch_codec.FetchRequest, error: ErrorC
     """The same of a Fetch, written fast: it may name thousands of partitions."""
     of_all = error in OF_SESSIONS
     topics = [
-        (key, [fetch_codec.FetchPartitionData(row.partition, 0 if of_all else int(error)) for row in rows])
-        for key, rows in asked.topics
+        (key, [fetch_codec.FetchPartitionData(row.partition, int(error)) for row in rows])
+        for key, rows in (() if of_all else asked.topics)
     ]
     return b"".join(fetch_codec.encode_response(version, 0, int(error) if of_all else 0, asked.session_id, topics))
+
+
+def is_outermost(api_key: int, error: ErrorCode) -> bool:
+    """Whether the error is that of the whole request, or of a group in it. The answer has no rows then."""
+    return error in OF_SESSIONS or (api_key in AT_THE_TOP and error not in OF_PARTITIONS)
 
 
 class _Where:
@@ -110,7 +117,7 @@ class _Where:
 
     def __init__(self, api_key: int, error: ErrorCode) -> None:
         self.error = error
-        self._is_outermost = api_key in AT_THE_TOP or error in OF_SESSIONS
+        self._is_outermost = is_outermost(api_key, error)
 
     def takes(self, schema: Any) -> bool:
         """Whether the error belongs to this entity, and not to those in its arrays."""
@@ -161,7 +168,7 @@ def _like(name: str, asked: Mapping[str, Any], blank: Any) -> Any:
 
 
 def _mirrored_rows(field: Any, asked: Mapping[str, Any], where: _Where) -> list[Any] | None:
-    if not _has_error(field.element):
+    if where is _NOWHERE or not _has_error(field.element):
         return None if field.is_nullable else []
     rows = rows_of(asked, _ASKED_AS.get(field.name, ()))
     mirrored = []

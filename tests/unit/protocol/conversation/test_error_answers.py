@@ -10,7 +10,7 @@ import pytest
 
 from protocol.conversation import api_errors
 from protocol.conversation.asked import Asked, plain
-from protocol.conversation.error_answers import AT_THE_TOP, OF_SESSIONS, STAMPED, body_with, merged, split
+from protocol.conversation.error_answers import STAMPED, body_with, is_outermost, merged, split
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
@@ -83,12 +83,41 @@ def test_the_error_stands_where_a_client_looks(api: ApiKey, version: int) -> Non
         depths = [depth for depth, code in codes if code == error]
         if api in STAMPED:
             continue
-        is_outermost = api in AT_THE_TOP or error in OF_SESSIONS
-        where = min if is_outermost else max
+        where = min if is_outermost(api, error) else max
         assert set(depths) == {where(depth for depth, _ in codes)}, (name, codes)
         assert {code for depth, code in codes if depth not in depths} <= {ErrorCode.NONE}
         assert len(set(depths)) == 1
         assert depths.count(depths[0]) == [depth for depth, _ in codes].count(depths[0])
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        (2, "00000000 0010"),
+        (7, "00000000 01 0010 00"),
+        (9, "00000000 02 056e616d65 01 0010 00 00"),
+    ],
+)
+def test_the_error_of_a_group_comes_without_partitions(version: int, expected: str) -> None:
+    """The body of a real Kafka 4.1.1 that is not the coordinator: librdkafka does with it what it does not with rows."""
+    groups = (
+        {"groups": [sample(messages.request_schema(ApiKey.OFFSET_FETCH, version))["groups"][0]]} if version > 7 else {}
+    )
+    request = asked(ApiKey.OFFSET_FETCH, version, **groups)
+    assert request.body is not None
+    body = body_with(ApiKey.OFFSET_FETCH, version, request.body, ErrorCode.NOT_COORDINATOR)
+    assert body == bytes.fromhex(expected)
+
+
+def test_unstable_offsets_are_those_of_partitions() -> None:
+    request = asked(ApiKey.OFFSET_FETCH, 9)
+    assert request.body is not None
+    unstable = body_with(ApiKey.OFFSET_FETCH, 9, request.body, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    for group in answer(ApiKey.OFFSET_FETCH, 9, unstable)["groups"]:
+        assert group["error_code"] == ErrorCode.NONE
+        assert {row["error_code"] for topic in group["topics"] for row in topic["partitions"]} == {
+            ErrorCode.UNSTABLE_OFFSET_COMMIT
+        }
 
 
 @pytest.mark.parametrize(("api", "version"), EVERYTHING)
