@@ -795,7 +795,10 @@ def _growth(held: HeldGroup | None, request: ConsumerHeartbeat, topic_count: int
     added = topics_bytes(request.topics or ())
     group = held.consumer if held is not None else None
     if request.regex and (group is None or request.regex not in group.subscriptions.resolved):
-        added += REGEX_BYTES + MATCH_BYTES * topic_count
+        matched = 1 + (
+            group.subscriptions.unresolved if group is not None else 0
+        )  # what others match is not counted yet
+        added += matched * (REGEX_BYTES + MATCH_BYTES * topic_count)
     if request.epoch != JOINING:
         return added
     return MEMBER_BYTES + added + (GROUP_BYTES if held is None else 0)

@@ -52,6 +52,11 @@ class Subscriptions:
     def bytes(self) -> int:
         return sum(REGEX_BYTES + MATCH_BYTES * len(names) for names in self.resolved.values())
 
+    @property
+    def unresolved(self) -> int:
+        """How many regular expressions of members no look has resolved yet."""
+        return max(0, len(self._members.regexes) - len(self.resolved))
+
     def is_due(self, regex: str | None, now_s: float) -> bool:
         """Whether a member's heartbeat asks for its regular expression again."""
         return bool(regex) and (regex in self._unresolved or now_s >= self._refresh_at_s)

@@ -15,6 +15,7 @@ from broker.groups.consumer_group.member import LEAVING, LEAVING_FOR_A_WHILE, Me
 from broker.groups.consumer_group.messages import ConsumerGroupSettings, ConsumerHeartbeat, HeartbeatAnswer
 from broker.groups.consumer_group.subscriptions import MATCH_BYTES
 from broker.groups.group.messages import CommittedOffset, Protocol
+from broker.process import loop_budget
 from protocol.errors import ErrorCode
 from protocol.types import TopicPartition
 from tests.support.group_cluster import GROUP, READ, GroupCluster, turns
@@ -367,6 +368,22 @@ async def test_what_a_regular_expression_matches_takes_memory(cluster: GroupClus
     (same,) = cluster.consumer_heartbeat(1, "b", 0, topics=None, regex="x.*")
     (another,) = cluster.consumer_heartbeat(1, "c", 0, topics=None, regex="x.+")
     assert (same.error, another.error) == (ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+
+async def test_regular_expressions_that_are_not_resolved_yet_take_memory(
+    cluster: GroupCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of members that join together."""
+    monkeypatch.setattr(pace, "STEP", 1)
+    monkeypatch.setattr(loop_budget, "LONG_SLICE_S", -1.0)  # one step in each turn of the loop
+    cluster.topics |= {f"x{number}": 100 + number for number in range(200)}
+    await cluster.start_serving(1)
+    cluster.tell_metadata()
+    coordinator = cluster.coordinators[1]
+    coordinator._memory._limit = coordinator.groups.bytes + 1_000 * MATCH_BYTES
+    answers = [cluster.consumer_heartbeat(1, f"m{n}", 0, topics=None, regex=f"x.*|{n}") for n in range(10)]
+    refused = [answer[0].error for answer in answers if answer]
+    assert refused == [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 7
 
 
 async def test_a_regular_expression_finds_a_topic_that_comes(pair: GroupCluster) -> None:
