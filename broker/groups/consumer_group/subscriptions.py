@@ -108,6 +108,8 @@ class Subscriptions:
     def look(self, topics: Topics) -> Generator[None, None, tuple[list[Change], bool]]:
         """Takes the topics as they are now. Whether they are others than before."""
         asked, self._asked = self._asked, {}
+        if self.is_stale:  # perhaps since the last heartbeat of any member
+            self._unresolved |= self._members.regexes.keys() - asked.keys()
         self.is_stale = self._has_new_names = False
         matches: dict[str, frozenset[str]] = {}
         left, size = dict(asked), 0

@@ -110,6 +110,26 @@ def test_a_topic_that_a_member_brings_while_the_topics_are_looked_at(group: Cons
     assert answered(group, third).assignment == {IdPartition(b"x", number) for number in range(10)}
 
 
+def test_a_topic_that_comes_while_a_regular_expression_is_matched(
+    group: ConsumerGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next look is for it, and the member's next heartbeat is not a mere sign of life."""
+    answer = waits(group, "a", topics=None, regex="t|u")
+    group.subscriptions.is_stale = True
+    finish(group)
+    epoch = answered(group, answer).epoch
+
+    def matching(regex: str) -> Generator[None, None, frozenset[str]]:
+        yield
+        return frozenset({"t", "u"})
+
+    monkeypatch.setattr(TOPICS, "matching", matching)
+    assert not group.keep_alive("a", epoch, "c", "", 0.0)
+    group.heartbeat(ConsumerHeartbeat("a", epoch, client_id="c"), TOPICS, 0.0)
+    finish(group)
+    assert len(group.target_of("a")) == 20
+
+
 def test_a_topic_that_grows_while_a_regular_expression_is_matched(group: ConsumerGroup) -> None:
     waits(group, "a", topics=None, regex="t")
     assert group.subscriptions.concern({"t"}, has_moved=False)
