@@ -16,7 +16,7 @@ import threading
 import time
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from tools.clients.leave_group import leave_group
 from tools.faults.reporting_clients import DRAIN_S, PROMPT, Load
@@ -56,20 +56,23 @@ class Reader:
         self._next: dict[int, int] = {}
         """Partition -> the offset to commit."""
         self._is_stopped = threading.Event()
-        self._consumer = Consumer(
-            {
-                **settings,
-                "group.id": group,
-                "auto.offset.reset": "earliest",
-                "enable.auto.commit": False,
-                "fetch.error.backoff.ms": 50,
-            }
-        )
+        self._settings = {
+            **settings,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "fetch.error.backoff.ms": 50,
+        }
+        self._consumer = self._subscribed()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def start(self) -> None:
+    def _subscribed(self) -> Consumer:
+        consumer = Consumer(self._settings)
         owner = {"on_assign": self._on_assign, "on_revoke": self._on_revoke, "on_lost": self._on_lost}
-        self._consumer.subscribe([self._topic], **owner)
+        consumer.subscribe([self._topic], **owner)
+        return consumer
+
+    def start(self) -> None:
         self._thread.start()
 
     def ask_to_stop(self) -> None:
@@ -82,7 +85,12 @@ class Reader:
         committed_at = time.monotonic()
         while not self._is_stopped.is_set():
             message = self._consumer.poll(0.05)
-            if message is not None and message.error() is None:
+            if message is not None and message.error() is not None:
+                if message.error().code() == KafkaError.NOT_COORDINATOR:
+                    # librdkafka asks for the offsets of its new partitions no more (its issue 5586).
+                    leave_group(self._consumer)
+                    self._consumer = self._subscribed()
+            elif message is not None:
                 id_ = message.key().decode()
                 tell(Report(CONSUMED, self._topic, message.partition(), message.offset(), id_, self._group))
                 self._seen.add(id_)
