@@ -586,6 +586,30 @@ async def test_members_leave_in_parts(world: GroupWorld) -> None:
     assert {row.error_code for row in answer.members} == {UNKNOWN_MEMBER}
 
 
+@versions(ApiKey.LEAVE_GROUP)
+async def test_the_answer_to_a_leave_waits_until_it_is_stored(world: GroupWorld, version: int) -> None:
+    """As a group of the new kind stores it. The second part is known first, and its error is that of the group."""
+    world.groups.is_slow = True
+    parts = 1 if version < 3 else 2
+    for group_error in (NONE, NOT_COORDINATOR):
+        connection, _ = world.begin(ApiKey.LEAVE_GROUP, version, leave_body(version, count=60))
+        await turns_until(lambda: len(world.groups.waiting) == parts)
+        assert not connection.sent
+        if version >= 3:
+            world.groups.waiting.pop()(group_error, [NONE] * (10 if group_error == NONE else 0))
+            assert not connection.sent
+        own = NONE if version >= 3 else group_error
+        world.groups.waiting.pop()(own, [UNKNOWN_MEMBER] * (1 if version < 3 else 50) if own == NONE else [])
+        await turns_until(lambda: bool(connection.sent))  # noqa: B023 - it is called at once
+        answer = world.answer(connection, ApiKey.LEAVE_GROUP, version)
+        if version < 3:
+            assert answer.error_code == (group_error or UNKNOWN_MEMBER)
+        else:
+            assert answer.error_code == group_error
+            rows = [UNKNOWN_MEMBER] * 50 + [NONE] * 10 if group_error == NONE else []
+            assert [row.error_code for row in answer.members] == rows
+
+
 async def test_repeated_groups_are_described_again_up_to_a_limit(world: GroupWorld) -> None:
     body = {"groups": ["a", "b", "a"] + ["b"] * 5_000, "include_authorized_operations": False}
     answer = await world.ask(ApiKey.DESCRIBE_GROUPS, 5, body, GroupDescription(NONE, "x", "Empty"))
