@@ -22,7 +22,7 @@ import org.apache.kafka.common.serialization.StringSerializer;
 /**
  * A group whose members come and go, as `examples/python/members.py`; for kafka-clients 4.0 and newer.
  *
- *   ottla verify run --as 4 --topic orders:40 --fault "kill coordinator of billing at 8s" -- \
+ *   ottla verify run --topic orders:40 --fault "kill coordinator of billing at 8s" -- \
  *       java -cp '.kafka/4/libs/*' examples/java/Members.java consumer 20
  *
  * The arguments are the group protocol (classic or consumer) and the largest number of members.

@@ -1,6 +1,6 @@
 """A group whose members come and go, for `ottla verify run`: the verdict says whether each partition had one owner at any time.
 
-    ottla verify run --as 4 --topic orders:40 --fault "kill coordinator of billing at 5s" -- \\
+    ottla verify run --topic orders:40 --fault "kill coordinator of billing at 5s" -- \\
         python examples/python/members.py --group-protocol consumer
 
 One member joins after the other until there are `--members`, then one after the other leaves until one is left, and so on.

@@ -3,7 +3,7 @@
     ottla verify run --topic orders:6 --fault "kill leader of orders-0 at 5s" -- python examples/python/orders.py
 
 `--acks 1` plants a bug: the leader alone acknowledges, so what it has not replicated yet is lost with it. `--group-protocol consumer` reads
-in a group of the new kind (KIP-848), which the brokers serve with `--as 4`.
+in a group of the new kind (KIP-848).
 """
 
 import argparse
