@@ -81,6 +81,7 @@ def running_clusters(directory: Path, new_chroot: Callable[[], str | None] = lam
             count += 1
             cluster = LocalCluster(directory / f"cluster-{count}")
             stack.callback(cluster.destroy)
+            stack.callback(assert_no_own_error, cluster)
             if not settings.get("links"):
                 settings.setdefault("zookeeper", new_chroot())
             cluster.create(**settings)
@@ -93,6 +94,15 @@ def running_clusters(directory: Path, new_chroot: Callable[[], str | None] = lam
             return cluster
 
         yield start
+
+
+def assert_no_own_error(cluster: LocalCluster) -> None:
+    """No handler has raised what it should not: a client would see a connection that ends, and may hide it by trying again."""
+    from broker.requests.steps import OWN_ERROR
+
+    for log in sorted(cluster.directory.glob("broker-*/server.log")):
+        before, found, after = log.read_text(encoding="utf-8", errors="replace").partition(OWN_ERROR)
+        assert not found, f"{log.parent.name}: {before[-3000:]}{found}{after[:200]}"
 
 
 CALM = {"zookeeper.session.timeout.ms": "30000"}

@@ -129,7 +129,10 @@ def test_list_and_remove_all_of_a_resource(fake: FakeAcls) -> None:
         ("add --topic t", "give --allow-principal or --deny-principal"),
         ("add --topic t --allow-principal alice", "'alice': a principal is a type and a name"),
         ("add --topic t --allow-principal User:a --operation Fly", "--operation 'Fly': expected one of All, Read"),
-        ("add --group g --allow-principal User:a --operation Write", "it has Read, Delete, Describe, All"),
+        (
+            "add --group g --allow-principal User:a --operation Write",
+            "it has Read, Delete, Describe, DescribeConfigs, AlterConfigs, All",
+        ),
         ("add --topic t --allow-host h", "a host needs a principal"),
         ("add --topic t --allow-principal User:a --idempotent", "--idempotent needs --producer"),
         ("add --topic t --allow-principal User:a --consumer", "--consumer needs --topic and --group"),
