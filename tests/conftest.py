@@ -132,13 +132,10 @@ def shared_cluster(tmp_path_factory: pytest.TempPathFactory, new_chroot: Callabl
         yield start(brokers=3, overrides=CALM)
 
 
-@pytest.fixture(scope="session")
-def broker_at_level_3_9(
-    tmp_path_factory: pytest.TempPathFactory, new_chroot: Callable[[], str]
-) -> Iterator[LocalCluster]:
+@pytest.fixture(scope="module")
+def broker_at_level_3_9(new_module_cluster: ClusterFactory) -> LocalCluster:
     """A cluster of one broker, for what only old clients ask for."""
-    with running_clusters(tmp_path_factory.mktemp("level-3.9"), new_chroot) as start:
-        yield start(brokers=1, overrides={**CALM, "broker.api.level": "3.9"})
+    return new_module_cluster(brokers=1, overrides={**CALM, "broker.api.level": "3.9"})
 
 
 @pytest.fixture
