@@ -7,7 +7,8 @@ expression is to be resolved: for a member that brings it, or again, after a whi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Mapping, Set
+from collections.abc import Callable, Generator, Mapping, Set
+from operator import attrgetter
 
 from broker.groups.consumer_group.member import ConsumerMember
 from broker.groups.consumer_group.members import ConsumerMembers
@@ -23,6 +24,18 @@ REGEX_BYTES, MATCH_BYTES = 500, 60
 """Approximate memory of a regular expression, and of a topic that it matches."""
 
 State = tuple[object, ...]
+STATE = (
+    "topics",
+    "hash",
+    "resolved",
+    "is_stale",
+    "_has_new_names",
+    "_unresolved",
+    "_asked",
+    "_refresh_at_s",
+)
+"""The attributes that `restore` puts back."""
+_state_of: Callable[[object], State] = attrgetter(*STATE)
 
 
 class Subscriptions:
@@ -153,25 +166,8 @@ class Subscriptions:
 
     def state(self) -> State:
         """For `restore`."""
-        return (
-            self.topics,
-            self.hash,
-            self.resolved,
-            self.is_stale,
-            self._has_new_names,
-            self._unresolved,
-            self._asked,
-            self._refresh_at_s,
-        )
+        return _state_of(self)
 
     def restore(self, state: State) -> None:
-        (
-            self.topics,
-            self.hash,
-            self.resolved,
-            self.is_stale,
-            self._has_new_names,
-            self._unresolved,
-            self._asked,
-            self._refresh_at_s,
-        ) = state  # type: ignore[assignment]
+        for name, value in zip(STATE, state, strict=True):
+            setattr(self, name, value)
