@@ -49,6 +49,7 @@ OWN = OF_THE_AUTHORIZER | {
     "broker.fast.failure.detection",
     "broker.stop.timeout.ms",
     "group.consumer.migration.policy",
+    "group.consumer.regex.refresh.interval.ms",
     "group.memory.max.bytes",
     "max.broker.partitions",
     "max.in.flight.requests.per.connection",
