@@ -159,7 +159,6 @@ class Member:
     def _run_kafka_python(self) -> None:
         assignor = CooperativeStickyAssignor if self._is_cooperative else RangePartitionAssignor
         consumer = KafkaConsumer(
-            self._topic,
             bootstrap_servers=self._servers,
             group_id=self._group,
             group_instance_id=self._instance_id,
@@ -170,6 +169,10 @@ class Member:
             partition_assignment_strategy=[assignor],
             metadata_max_age_ms=METADATA_AGE_MS,
         )
+        # A leader that hears of the topic later joins again. If a poll times out meanwhile, kafka-python 3.0.12 forgets the assignment
+        # that comes then, and sends no heartbeat any more.
+        consumer.partitions_for_topic(self._topic)
+        consumer.subscribe([self._topic])
         try:
             while not self._stop.is_set():
                 for records in consumer.poll(timeout_ms=int(POLL_S * 1000)).values():
