@@ -110,6 +110,28 @@ def test_configs(cli: Cli) -> None:
     assert "broker.id" in cli.failure("config", "alter", *broker, "--add-config", "broker.id=7")
 
 
+@pytest.mark.parametrize(
+    ("kind", "key", "value", "misspelt", "source"),
+    [
+        ("groups", "consumer.session.timeout.ms", "50000", "consumer.sesion.timeout.ms", "DYNAMIC_GROUP_CONFIG"),
+        ("client-metrics", "match", "client_id=a,client_id=b", "macth", "DYNAMIC_CLIENT_METRICS_CONFIG"),
+    ],
+)
+def test_configs_of_groups_and_client_metrics(
+    cli: Cli, kind: str, key: str, value: str, misspelt: str, source: str
+) -> None:
+    name = f"admin-{uuid.uuid4().hex[:8]}"
+    entity = ["--entity-type", kind, "--entity-name", name]
+    of_all = ["config", "describe", "--entity-type", kind]
+    assert f"did you mean {key}?" in cli.failure("config", "alter", *entity, "--add-config", f"{misspelt}={value}")
+    said = cli.output("config", "alter", *entity, "--add-config", f"{key}=[{value}]")
+    assert said == f"Completed updating config for {kind.removesuffix('s')} {name}.\n"
+    eventually(partial(has_config, cli, entity, key, source), f"{key} from {source}")
+    eventually(lambda: name in cli.output(*of_all), "it is listed")
+    cli.output("config", "alter", *entity, "--delete-config", key)
+    eventually(lambda: name not in cli.output(*of_all), "it is gone")
+
+
 def has_config(cli: Cli, entity: list[str], key: str, source: str) -> bool:
     (described,) = cli.json("config", "describe", *entity)
     return bool(described["configs"].get(key, {}).get("source") == source)

@@ -1,4 +1,4 @@
-"""`ottla config describe|alter`: the configs of topics and brokers, with the option names of Kafka's `kafka-configs`."""
+"""`ottla config describe|alter`: the configs of topics, brokers, groups and client metrics, with the options of Kafka's `kafka-configs`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tools.admin.completion import complete_brokers, complete_topics
 from tools.admin.config_values import (
     BROKERS,
     ENTITY_DEFAULT,
+    KINDS,
     TOPICS,
     ChangeError,
     Entity,
@@ -39,8 +40,8 @@ Command = TypeVar("Command", bound=Callable[..., None])
 
 def complete_entities(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Broker ids or topics, depending on an earlier `--entity-type`."""
-    complete = complete_brokers if context.params.get("entity_type") == BROKERS else complete_topics
-    return complete(context, parameter, incomplete)
+    complete = {BROKERS: complete_brokers, TOPICS: complete_topics}.get(context.params.get("entity_type", TOPICS))
+    return [] if complete is None else complete(context, parameter, incomplete)
 
 
 def entity_options(command: Command) -> Command:
@@ -48,9 +49,12 @@ def entity_options(command: Command) -> Command:
     for option in (
         click.option("--entity-default", is_flag=True, help="the default for all brokers without a value of their own"),
         click.option(
-            "--entity-name", metavar="TOPIC|BROKER", help="a topic or a broker id", shell_complete=complete_entities
+            "--entity-name",
+            metavar="NAME",
+            help="a topic, a broker id, a group, or a subscription to the metrics of clients",
+            shell_complete=complete_entities,
         ),
-        click.option("--entity-type", type=click.Choice([TOPICS, BROKERS]), required=True),
+        click.option("--entity-type", type=click.Choice(KINDS), required=True),
     ):
         command = option(command)
     return command
@@ -58,7 +62,7 @@ def entity_options(command: Command) -> Command:
 
 @click.group()
 def config() -> None:
-    """Describe and alter the configs of topics and brokers."""
+    """Describe and alter the configs of topics, brokers, groups and client metrics."""
 
 
 @config.command()
@@ -75,10 +79,14 @@ def describe(
     where: Where,
     output: str,
 ) -> None:
-    """Show configs and the source of each value. Without a name: those of all topics or all brokers."""
+    """Show configs and the source of each value. Without a name: those of all topics, all brokers, or all groups and subscriptions that
+    have some."""
     check_entity(entity_type, entity_name, entity_default)
     with connected(where) as (cluster, admin):
-        entities = _entities(entity_type, entity_name, entity_default, cluster)
+        if entity_type in (TOPICS, BROKERS) or entity_name is not None:
+            entities = _entities(entity_type, entity_name, entity_default, cluster)
+        else:
+            entities = [Entity(entity_type, name) for name in admin.configured(entity_type)]
         described = {
             entity: configs if everything else own_configs(entity, configs)
             for entity, configs in admin.describe_configs(entities).items()
@@ -112,7 +120,7 @@ def alter(
     """Change configs. Changes take effect at once, without a restart."""
     check_entity(entity_type, entity_name, entity_default)
     if entity_name is None and not entity_default:
-        raise click.UsageError("missing --entity-name" + ("." if entity_type == TOPICS else " or --entity-default."))
+        raise click.UsageError("missing --entity-name" + (" or --entity-default." if entity_type == BROKERS else "."))
     try:
         changes = merge_changes(parse_additions(additions), removals)
     except ChangeError as problem:
@@ -158,9 +166,11 @@ def connected(where: Where) -> Iterator[tuple[ClusterView, KafkaAdmin]]:
 
 
 def _entities(kind: str, name: str | None, is_default: bool, cluster: ClusterView) -> list[Entity]:
-    """The entities that the options name. Raises AdminError for one that does not exist."""
+    """The entities that the options name. Raises AdminError for a topic or broker that does not exist."""
     if is_default:
         return [Entity(kind, ENTITY_DEFAULT)]
+    if name is not None and kind not in (TOPICS, BROKERS):
+        return [Entity(kind, name)]
     if kind == TOPICS:
         if name is not None and name not in cluster.topics:
             raise AdminError(f"topic {name!r} does not exist; `ottla topic list` shows the topics")

@@ -1,4 +1,4 @@
-"""Configs of topics and brokers as plain values, with Kafka's text form for them and for changes. Pure."""
+"""Configs of topics, brokers, groups and client metrics as plain values, with Kafka's text form for them and for changes. Pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,25 @@ from typing import Any, NamedTuple
 
 TOPICS = "topics"
 BROKERS = "brokers"
+GROUPS = "groups"
+CLIENT_METRICS = "client-metrics"
+KINDS = (TOPICS, BROKERS, GROUPS, CLIENT_METRICS)
 TOPIC_SOURCE, DEFAULT_SOURCE = "DYNAMIC_TOPIC_CONFIG", "DEFAULT_CONFIG"
 """Kafka's names of two sources of a value: set on the topic itself; not set anywhere."""
+OWN_SOURCES: Mapping[str, str] = {
+    TOPICS: TOPIC_SOURCE,
+    GROUPS: "DYNAMIC_GROUP_CONFIG",
+    CLIENT_METRICS: "DYNAMIC_CLIENT_METRICS_CONFIG",
+}
 ENTITY_DEFAULT = ""
 """The entity name of configs that apply to all brokers."""
 
 
 class Entity(NamedTuple):
-    """Something that has configs: `kind` is topics or brokers, `name` a topic, a broker id, or "" for all brokers."""
+    """Something that has configs.
+
+    `kind`: one of KINDS. `name`: a topic, a broker id, "" for all brokers, a group, or the name of a subscription to clients' metrics.
+    """
 
     kind: str
     name: str
@@ -29,8 +40,8 @@ class Entity(NamedTuple):
     @property
     def own_source(self) -> str:
         """The source of a config that is set on this entity itself."""
-        if self.kind == TOPICS:
-            return TOPIC_SOURCE
+        if self.kind != BROKERS:
+            return OWN_SOURCES[self.kind]
         return "DYNAMIC_BROKER_CONFIG" if self.name else "DYNAMIC_DEFAULT_BROKER_CONFIG"
 
 

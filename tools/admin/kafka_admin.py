@@ -30,7 +30,15 @@ from protocol.types import Assignment, TopicPartition
 from tools.admin.bootstrap import addresses_of, no_answer
 from tools.admin.client_settings import read_command_config
 from tools.admin.cluster_view import ClusterView, NodeView
-from tools.admin.config_values import TOPICS, ConfigSynonym, ConfigValue, Entity
+from tools.admin.config_values import (
+    BROKERS,
+    CLIENT_METRICS,
+    GROUPS,
+    TOPICS,
+    ConfigSynonym,
+    ConfigValue,
+    Entity,
+)
 from tools.admin.reassign_plan import Place, Replica
 from tools.admin.topic_views import PartitionView, TopicView
 from tools.failures import AdminError, NotServed, TopicExists
@@ -55,7 +63,10 @@ RETRY_PAUSE_S = 0.2
 RESTART_S = 10.0
 """How long a change of configs is tried again while the broker does not answer; it may be starting."""
 
-TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
+RESOURCES: Mapping[str, int] = {TOPICS: 2, BROKERS: 4, CLIENT_METRICS: 16, GROUPS: 32}
+"""Kafka's numbers of the kinds of entities that have configs."""
+RESOURCE_TYPES_SINCE = 1
+"""The first version of ListConfigResources that lists more than subscriptions to clients' metrics (KIP-1142)."""
 SET, DELETE = 0, 1
 PREFERRED_ELECTION, UNCLEAN_ELECTION = 0, 1
 SOURCES = (
@@ -66,6 +77,8 @@ SOURCES = (
     "STATIC_BROKER_CONFIG",
     "DEFAULT_CONFIG",
     "DYNAMIC_BROKER_LOGGER_CONFIG",
+    "DYNAMIC_CLIENT_METRICS_CONFIG",
+    "DYNAMIC_GROUP_CONFIG",
 )
 """Kafka's names of the numbers in `config_source`."""
 
@@ -285,6 +298,16 @@ class KafkaAdmin:
         question = Question(_who_knows(entity), ApiKey.INCREMENTAL_ALTER_CONFIGS, body)
         what = f"configs of {entity} were not changed"
         self._change(what, question, "responses", ALTER_ADVICE, NO_ANSWER, RESTART_S)
+
+    def configured(self, kind: str) -> list[str]:
+        """The names of the groups, or of the subscriptions to clients' metrics, that have configs. Raises NotServed, AdminError."""
+        needed = 0 if kind == CLIENT_METRICS else RESOURCE_TYPES_SINCE
+        question = Question(
+            ANY_BROKER, ApiKey.LIST_CONFIG_RESOURCES, {"resource_types": [RESOURCES[kind]]}, version_min=needed
+        )
+        what = f"the {kind} with configs cannot be listed"
+        rows = self._ask(what, question, NO_ANSWER).config_resources
+        return sorted(row.resource_name for row in rows)
 
     # reassignments and elections
 
@@ -720,12 +743,11 @@ def _metadata(topics: Sequence[str] | None) -> Question:
 
 def _who_knows(entity: Entity) -> int:
     """The broker to ask about the entity's configs."""
-    return ANY_BROKER if entity.kind == TOPICS or not entity.name else int(entity.name)
+    return int(entity.name) if entity.kind == BROKERS and entity.name else ANY_BROKER
 
 
 def _resource(entity: Entity) -> dict[str, Any]:
-    kind = TOPIC_RESOURCE if entity.kind == TOPICS else BROKER_RESOURCE
-    return {"resource_type": kind, "resource_name": entity.name}
+    return {"resource_type": RESOURCES[entity.kind], "resource_name": entity.name}
 
 
 def _partitions(topic: Any) -> tuple[PartitionView, ...]:

@@ -23,6 +23,7 @@ VERSIONS: Mapping[ApiKey, VersionRange] = MappingProxyType(
         ApiKey.CREATE_PARTITIONS: VersionRange(0, 3),
         ApiKey.DESCRIBE_CONFIGS: VersionRange(1, 4),
         ApiKey.INCREMENTAL_ALTER_CONFIGS: VersionRange(0, 1),
+        ApiKey.LIST_CONFIG_RESOURCES: VersionRange(0, 1),
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: VersionRange(0, 0),
         ApiKey.LIST_PARTITION_REASSIGNMENTS: VersionRange(0, 0),
         ApiKey.ELECT_LEADERS: VersionRange(1, 2),
