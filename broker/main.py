@@ -630,7 +630,8 @@ class Broker:
         return TransactionVersion(finalized(level, TRANSACTION_VERSION))
 
     def _answer_before_login(self, header: RequestHeader, frame: Buffer) -> tuple[bytes, ClientSoftware | None]:
-        return answer_before_login(ApiLevel(self._configs.layers.effective.broker_api_level), header, frame)
+        level = ApiLevel(self._configs.layers.effective.broker_api_level)
+        return answer_before_login(level, header, frame, self._configs.features_epoch)
 
     def _find_token(self, mechanism: str, token_id: str) -> TokenLogin | None:
         return self._tokens.login(mechanism, token_id, self._clock.wall_ms()) if self._tokens is not None else None
@@ -933,8 +934,12 @@ class Broker:
         )
         self._creation_rates.changed(config)
         self._controller.set_unclean_election_default(config.unclean_leader_election_enable)
-        if self._handler is not None:
-            self._handler.serve(ApiLevel(config.broker_api_level))
+        level = ApiLevel(config.broker_api_level)
+        if self._handler is not None and level is not self._handler.level:
+            self._handler.serve(level)
+            # A client asks for ApiVersions once in each connection.
+            for acceptor in self._acceptors.values():
+                acceptor.end_clients(f"broker.api.level is {level.value} now")
 
     def _topic_configs_changed(self, topics: Mapping[str, TopicOverrides]) -> None:
         self._log_manager.update_topic_configs(topics)

@@ -53,6 +53,11 @@ class RequestHandler:
         self.serve(level)
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @property
+    def level(self) -> ApiLevel:
+        """The level that is served."""
+        return self._level
+
     def serve(self, level: ApiLevel) -> None:
         """Answers the APIs and versions of this level, from the next request on. Another one is unknown, as in Kafka of that level."""
         self._level = level

@@ -40,6 +40,8 @@ wait as many turns as others connect before it, such as all clients and follower
 UNPROVEN_MAX = 16
 CLAIMED_MAX = 500
 """Limit of connections that claim to be a follower's without proof. A follower has one for each of its fetchers."""
+ENDED_AT_ONCE = 200
+"""How many connections `end_clients` looks at in a turn of the loop."""
 REFUSALS_LOGGED_EVERY_S = 1.0
 PER_IP_OVERRIDES = "max.connections.per.ip.overrides"
 NO_OVERRIDES: Mapping[str, int] = MappingProxyType({})
@@ -146,6 +148,9 @@ class ConnectionCounts:
             del self._of_brokers[silent]
             silent.abort()
         self._of_brokers[connection] = None
+
+    def is_of_broker(self, connection: ClientConnection) -> bool:
+        return connection in self._of_brokers
 
     def give_back_broker(self, connection: ClientConnection) -> None:
         """No longer counts the connection, if it was counted as a broker's."""
@@ -301,6 +306,18 @@ class Acceptor:
     @property
     def connections(self) -> int:
         return sum(len(processor.connections) for processor in self._processors)
+
+    def end_clients(self, reason: str) -> None:
+        """Ends each connection that is not known as a broker's, when the requests that are here are answered. The clients connect again."""
+        self._end_some([connection for each in self._processors for connection in each.connections], reason)
+
+    def _end_some(self, connections: list[ClientConnection], reason: str) -> None:
+        """Ends them in the order in which they came, ENDED_AT_ONCE in a turn."""
+        for connection in connections[:ENDED_AT_ONCE]:
+            if not self._counts.is_of_broker(connection):
+                connection.end_when_answered(reason)
+        if len(connections) > ENDED_AT_ONCE:
+            asyncio.get_running_loop().call_soon(self._end_some, connections[ENDED_AT_ONCE:], reason)
 
     def _new_connection(self) -> ClientConnection:
         processor = self._processors[self._next]

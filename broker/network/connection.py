@@ -7,7 +7,7 @@ A connection has one queue. The channel takes requests from its head only, and o
 
     hold, release        may the next request be handled? (`Hold`)
     _pause, read_again   may more be read? Not while too many requests are in flight or queued, while requests wait for `release`,
-                         while there is no room for a large frame, or while the connection is muted
+                         while there is no room for a large frame, while the connection is muted, or once it is to end
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ HEAVY_S: Final = 2.0
 LARGE_FRAME_S: Final = 5.0
 """Time limit for a large frame while others wait for room: to arrive, not counting the time in which it is not read, and then to wait
 while its connection is held."""
+
+LAST_ANSWERS_S: Final = 30.0
+"""Time limit for the last answers of a connection that is to end, and for its client to read them."""
 
 NO_FETCH: Final = -1
 
@@ -116,6 +119,8 @@ class ClientConnection(Connection):
         self._sent_ahead = 0  # bytes read since the queue was last empty, without those of incomplete large frames
         self._muted_until = 0.0
         self._unmuting: asyncio.TimerHandle | None = None
+        self._end_reason = ""
+        self._ends_by = 0.0  # 0: it is not to end
         self._frame_began: float | None = None  # when the frame that is incomplete began
         self._large_size = 0  # of the large frame that arrives
         self._large_began = 0.0
@@ -393,6 +398,18 @@ class ClientConnection(Connection):
             self.refuse(reason)
             self.drop_requests()
 
+    def end_when_answered(self, reason: str) -> None:
+        """Reads nothing more. The connection ends when the requests that are here are answered, at the latest after LAST_ANSWERS_S."""
+        if self.state is ConnectionState.OPEN:
+            self._end_reason = reason
+            self._ends_by = self._monotonic() + LAST_ANSWERS_S
+            self._pause()
+            self._end_if_answered()
+
+    def _end_if_answered(self) -> None:
+        if not (self._order.in_flight or self._writer.unsent):
+            self.close(self._end_reason)
+
     def abort(self) -> None:
         """Closes the connection at once. Answers that are not sent yet are dropped."""
         if self.state is ConnectionState.OPEN:
@@ -405,6 +422,9 @@ class ClientConnection(Connection):
         """Continues paused reading, if nothing else forbids it; starts with the bytes that are here."""
         self._waits_for_room = False
         if not self._is_paused or self.state is not ConnectionState.OPEN or self.held & Hold.THROTTLED:
+            return
+        if self._ends_by:
+            self._end_if_answered()
             return
         self._is_paused = False
         if not self.queue:
@@ -591,6 +611,8 @@ class ClientConnection(Connection):
     def overdue(self, now: float) -> str:
         """The reason to close the connection now, or ""."""
         limits = self._limits
+        if self._ends_by and (now > self._ends_by or not (self._order.in_flight or self._writer.unsent)):
+            return self._end_reason
         if self.is_heavy and not self._order.in_flight and now - self._large_at > HEAVY_S:
             self.is_heavy = False
         if now - self.last_heard > REST_KEPT_S:

@@ -60,6 +60,8 @@ class DynamicConfigs:
         self.on_topic_configs: Callable[[Mapping[str, TopicOverrides]], None] = lambda overrides: None
         self.of_clients = EntityConfigs(zk)
         """The settings of users, client ids and addresses."""
+        self.features_epoch = 0
+        """The zxid of the last change of brokers' settings, so of those of `broker.api.level`: equal brokers have the same; 0: none."""
         self.topics_here: Callable[[], Collection[str]] = lambda: ()
         self._zk = zk
         self._events = events
@@ -202,6 +204,7 @@ class DynamicConfigs:
             paths = [ConfigZNode.path(BROKERS, name) for name in (DEFAULT, self._own_name)]
             nodes = await self._zk.get_many(paths)
             of_all, of_this = (node[0] if node is not None else None for node in nodes)
+            self.features_epoch = max([self.features_epoch, *(node[1].mzxid for node in nodes if node is not None)])
             before = self.layers
             cluster = _usable("all brokers", _of_all_brokers(of_all), before.cluster)
             own = await self._usable_own(of_this, before.own)

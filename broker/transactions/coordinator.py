@@ -358,7 +358,8 @@ class TransactionCoordinator:
         """EndTxn before v5. `respond` is called when the decision is replicated. The markers are written afterwards, as in Kafka."""
         held = self._find(transactional_id, respond)
         if held is not None:
-            self._record_or_refuse(held, held.transaction.end(producer, is_commit, self._clock.wall_ms()), respond)
+            change = held.transaction.end(producer, is_commit, self._clock.wall_ms(), self._version())
+            self._record_or_refuse(held, change, respond)
 
     def end_and_raise(
         self,

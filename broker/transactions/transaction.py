@@ -195,8 +195,18 @@ class Transaction:
         added = self.current.partitions
         return {tp: ErrorCode.NONE if tp in added else ErrorCode.TRANSACTION_ABORTABLE for tp in partitions}
 
-    def end(self, producer: ProducerIdAndEpoch, is_commit: bool, now_ms: int) -> Change | ErrorCode:
-        """EndTxn before v5. NONE: the transaction has ended in this way already."""
+    def end(
+        self,
+        producer: ProducerIdAndEpoch,
+        is_commit: bool,
+        now_ms: int,
+        version: TransactionVersion = TransactionVersion.TV_0,
+    ) -> Change | ErrorCode:
+        """EndTxn before v5. `version` is the cluster's. NONE: the transaction has ended in this way already.
+
+        NONE, too, for an abort of no transaction by a producer of transaction version 2, where the cluster no longer has it: the cluster
+        has lost it in the middle of a transaction, and none of the producer's batches was taken. INVALID_TXN_STATE would end it.
+        """
         error = self._check_producer(producer)
         if error is not ErrorCode.NONE:
             return error
@@ -208,7 +218,9 @@ class Transaction:
                 updated_ms=now_ms,
                 client_version=TransactionVersion.TV_0,
             )
-        return ErrorCode.NONE if self._has_ended(is_commit) else ErrorCode.INVALID_TXN_STATE
+        is_lost = self.current.client_version.raises_epoch and not version.raises_epoch
+        is_accepted = self._has_ended(is_commit) or (is_lost and not is_commit)
+        return ErrorCode.NONE if is_accepted else ErrorCode.INVALID_TXN_STATE
 
     def end_and_raise(
         self, producer: ProducerIdAndEpoch, is_commit: bool, new_id: int | None, now_ms: int

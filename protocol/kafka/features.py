@@ -37,7 +37,3 @@ def finalized(level: ApiLevel, name: str) -> int:
     """The version of the feature that the cluster uses at this level; 0, as in Kafka, if it does not have the feature."""
     feature = FEATURES[level].get(name)
     return 0 if feature is None else feature.finalized
-
-
-FINALIZED_EPOCH: Mapping[ApiLevel, int] = MappingProxyType({ApiLevel.KAFKA_3_9: -1, ApiLevel.KAFKA_4: 0})
-"""The epoch of the finalized features, which never change within a level. -1: unknown, there are none."""

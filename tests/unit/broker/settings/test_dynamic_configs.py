@@ -118,6 +118,21 @@ async def test_settings_from_before_the_start_apply() -> None:
     assert world.topics == [{"orders": {"flush.ms": "5"}}]
 
 
+async def test_the_epoch_of_the_features_rises_with_each_change_of_brokers_settings(world: World) -> None:
+    """A client believes the answer with the highest one, so brokers of equal settings have the same."""
+    other, _ = world.broker(world.session, broker_id=2)
+    await other.start()
+    assert world.configs.features_epoch == other.features_epoch == 0
+    epochs = [0]
+    for level in ("3.9", "4"):
+        await world.alter(("broker.api.level", level), name="")
+        await turns()
+        await other.read_all()
+        assert world.configs.features_epoch == other.features_epoch
+        epochs.append(world.configs.features_epoch)
+    assert epochs == sorted(set(epochs))
+
+
 async def test_after_an_expired_session_everything_is_read_again(world: World) -> None:
     """STA-4: a change without a watch is not missed, and the watch is set again."""
     world.session.expire()

@@ -379,6 +379,21 @@ def test_a_transaction_of_one_version_ends_in_another() -> None:
     assert recorded(held, held.end_and_raise(me(held), True, None, 600)).producer_epoch == 5
 
 
+@pytest.mark.parametrize("state", [S.COMPLETE_COMMIT, S.COMPLETE_ABORT])
+def test_an_abort_without_a_transaction_is_accepted_once_the_cluster_has_lost_version_2(
+    state: TransactionState,
+) -> None:
+    """None of the producer's batches was taken, so the coordinator does not know its transaction."""
+    held = transaction(state, client_version=TV_2)
+    assert held.end(me(held), False, 200) is ErrorCode.NONE
+    assert held.end(me(held), False, 200, TV_2) is (
+        ErrorCode.NONE if state is S.COMPLETE_ABORT else ErrorCode.INVALID_TXN_STATE
+    )
+    assert held.end(ProducerIdAndEpoch(7, 3), False, 200) is ErrorCode.PRODUCER_FENCED
+    never = transaction(S.EMPTY)
+    assert never.end(me(never), False, 200) is ErrorCode.INVALID_TXN_STATE
+
+
 STEPS_OF_VERSION_2 = st.lists(
     st.tuples(
         st.sampled_from(
