@@ -269,6 +269,7 @@ class Broker:
         )
         self._configs = DynamicConfigs(config, self._zk, clock, self._events, given)
         self._configs.on_broker_config = self._broker_config_changed
+        self._configs.broker_epoch = self._broker_epoch
         if self._sasl.has_scram:
             self._configs.of_clients.users = self._scram_users
         self._quotas = Quotas(config, clock.monotonic)

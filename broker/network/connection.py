@@ -402,7 +402,7 @@ class ClientConnection(Connection):
         """Reads nothing more. The connection ends when the requests that are here are answered, at the latest after LAST_ANSWERS_S."""
         if self.state is ConnectionState.OPEN:
             self._end_reason = reason
-            self._ends_by = self._monotonic() + LAST_ANSWERS_S
+            self._ends_by = self._ends_by or self._monotonic() + LAST_ANSWERS_S
             self._pause()
             self._end_if_answered()
 

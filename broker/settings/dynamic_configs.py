@@ -60,8 +60,9 @@ class DynamicConfigs:
         self.on_topic_configs: Callable[[Mapping[str, TopicOverrides]], None] = lambda overrides: None
         self.of_clients = EntityConfigs(zk)
         """The settings of users, client ids and addresses."""
-        self.features_epoch = 0
-        """The zxid of the last change of brokers' settings, so of those of `broker.api.level`: equal brokers have the same; 0: none."""
+        self.broker_epoch: Callable[[], int] = lambda: 0
+        """The zxid of the registration of this broker."""
+        self._changed_zxid = 0
         self.topics_here: Callable[[], Collection[str]] = lambda: ()
         self._zk = zk
         self._events = events
@@ -70,6 +71,11 @@ class DynamicConfigs:
         self._announcements = Announcements(zk, clock, self, decoders, "settings")
         self._changed_during_load: list[set[str]] = []
         self._reading_layers = asyncio.Lock()
+
+    @property
+    def features_epoch(self) -> int:
+        """Rises when `broker.api.level` may change: the zxid of the last change of brokers' settings, or of this broker's start."""
+        return max(self._changed_zxid, self.broker_epoch())
 
     # -- following the changes ------------------------------------------------------------------------------------
 
@@ -204,10 +210,11 @@ class DynamicConfigs:
             paths = [ConfigZNode.path(BROKERS, name) for name in (DEFAULT, self._own_name)]
             nodes = await self._zk.get_many(paths)
             of_all, of_this = (node[0] if node is not None else None for node in nodes)
-            self.features_epoch = max([self.features_epoch, *(node[1].mzxid for node in nodes if node is not None)])
             before = self.layers
             cluster = _usable("all brokers", _of_all_brokers(of_all), before.cluster)
             own = await self._usable_own(of_this, before.own)
+            # With the settings, and not before: a client believes a level of the same epoch never again.
+            self._changed_zxid = max([self._changed_zxid, *(node[1].mzxid for node in nodes if node is not None)])
             if (cluster, own) != (before.cluster, before.own):
                 self.layers = ConfigLayers(before.static, cluster, own, before.given)
                 shown = without_secrets(own)

@@ -27,7 +27,7 @@ in the current epoch is accepted without a transaction, too: it only raises the 
 | CompleteAbort  | invalid  | fenced         | PrepareAbort | accepted       |
 
 If the cluster loses version 2 in the middle of such a transaction, its producer aborts by an earlier EndTxn: that is accepted without a
-transaction, too, if the id's last one was of version 2.
+transaction, too.
 
 fenced: PRODUCER_FENCED. The commit of a transaction that the coordinator has aborted looks like a repetition.
 """

@@ -88,6 +88,8 @@ class Transaction:
         self.current = metadata
         self.pending: Change | None = None
         self.unmarked: set[TopicPartition] = set(metadata.partitions) if metadata.state in PREPARED else set()
+        self._has_spoken_version_2 = metadata.client_version.raises_epoch
+        """The producer speaks version 2, as far as is known here: it has not added partitions by an earlier version since."""
         self._has_failed_fence = False
         """A fence could not be recorded, but the epoch was raised: the next fence does not raise it again."""
 
@@ -166,6 +168,7 @@ class Transaction:
         error = self._check_producer(producer)
         if error is not ErrorCode.NONE:
             return error
+        self._has_spoken_version_2 = version.raises_epoch
         if self.is_busy:
             return ErrorCode.CONCURRENT_TRANSACTIONS
         current = self.current
@@ -204,8 +207,9 @@ class Transaction:
     ) -> Change | ErrorCode:
         """EndTxn before v5. `version` is the cluster's. NONE: the transaction has ended in this way already.
 
-        NONE, too, for an abort of no transaction by a producer of transaction version 2, where the cluster no longer has it: the cluster
-        has lost it in the middle of a transaction, and none of the producer's batches was taken. INVALID_TXN_STATE would end it.
+        NONE, too, for an abort of no transaction by a producer of transaction version 2, where the cluster no longer has it. It learns so
+        at the end of its next transaction only; of that one, the leaders refuse all batches, as nobody has added their partitions, and
+        INVALID_TXN_STATE would end the producer.
         """
         error = self._check_producer(producer)
         if error is not ErrorCode.NONE:
@@ -218,7 +222,7 @@ class Transaction:
                 updated_ms=now_ms,
                 client_version=TransactionVersion.TV_0,
             )
-        is_lost = self.current.client_version.raises_epoch and not version.raises_epoch
+        is_lost = self._has_spoken_version_2 and not version.raises_epoch
         is_accepted = self._has_ended(is_commit) or (is_lost and not is_commit)
         return ErrorCode.NONE if is_accepted else ErrorCode.INVALID_TXN_STATE
 
@@ -248,6 +252,7 @@ class Transaction:
         error = self._check_producer(producer)
         if error is not ErrorCode.NONE:
             return error
+        self._has_spoken_version_2 = True
         is_ongoing = self.state is TransactionState.ONGOING
         if is_commit and not is_ongoing:
             return ErrorCode.INVALID_TXN_STATE

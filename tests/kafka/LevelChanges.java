@@ -8,7 +8,7 @@ import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
  * One transactional producer: `java LevelChanges.java SERVERS TOPIC`. It does what each line of its input says, and answers with a line:
- * `begin` a transaction and write to partition 0: begun; `end` it after a record to partition 1: committed, or aborted.
+ * `begin` a transaction and write to partition 0: begun; `end` it after a record to partition 1, or `commit` it: committed, or aborted.
  */
 public class LevelChanges {
     public static void main(String[] arguments) throws Exception {
@@ -20,7 +20,8 @@ public class LevelChanges {
         try (var producer = new KafkaProducer<>(settings, new StringSerializer(), new StringSerializer())) {
             producer.initTransactions();
             for (String line = lines.readLine(); line != null; line = lines.readLine()) {
-                System.out.println(line.equals("begin") ? begin(producer, topic) : end(producer, topic));
+                boolean writes = line.equals("end");
+                System.out.println(line.equals("begin") ? begin(producer, topic) : end(producer, topic, writes));
             }
         }
     }
@@ -32,9 +33,11 @@ public class LevelChanges {
         return "begun";
     }
 
-    static String end(KafkaProducer<String, String> producer, String topic) {
+    static String end(KafkaProducer<String, String> producer, String topic, boolean writes) {
         try {
-            producer.send(new ProducerRecord<>(topic, 1, null, "second"));
+            if (writes) {
+                producer.send(new ProducerRecord<>(topic, 1, null, "second"));
+            }
             producer.commitTransaction();
             return "committed";
         } catch (KafkaException refused) {

@@ -131,6 +131,8 @@ async def test_the_epoch_of_the_features_rises_with_each_change_of_brokers_setti
         assert world.configs.features_epoch == other.features_epoch
         epochs.append(world.configs.features_epoch)
     assert epochs == sorted(set(epochs))
+    world.configs.broker_epoch = lambda: epochs[-1] + 5
+    assert world.configs.features_epoch == epochs[-1] + 5, "the file may have another level since the start"
 
 
 async def test_after_an_expired_session_everything_is_read_again(world: World) -> None:

@@ -390,6 +390,16 @@ def test_an_abort_without_a_transaction_is_accepted_once_the_cluster_has_lost_ve
         ErrorCode.NONE if state is S.COMPLETE_ABORT else ErrorCode.INVALID_TXN_STATE
     )
     assert held.end(ProducerIdAndEpoch(7, 3), False, 200) is ErrorCode.PRODUCER_FENCED
+    recorded(held, held.add_partitions(me(held), (A,), 300, TV_2))
+    recorded(held, held.end(me(held), True, 400))
+    held.marked([A])
+    recorded(held, held.complete(500))
+    assert held.end(me(held), False, 600) is ErrorCode.NONE, "its client learned of it when it had committed"
+    recorded(held, held.add_partitions(me(held), (A,), 700))
+    recorded(held, held.end(me(held), True, 800))
+    held.marked([A])
+    recorded(held, held.complete(900))
+    assert held.end(me(held), False, 1_000) is ErrorCode.INVALID_TXN_STATE
     never = transaction(S.EMPTY)
     assert never.end(me(never), False, 200) is ErrorCode.INVALID_TXN_STATE
 
