@@ -333,6 +333,9 @@ class TransactionCoordinator:
         change = transaction.add_partitions(
             addition.producer, addition.partitions, self._clock.wall_ms(), addition.version
         )
+        is_refused = isinstance(change, ErrorCode) and change is not ErrorCode.NONE
+        if addition.version.raises_epoch and self._version().raises_epoch and not is_refused:
+            transaction.speaks_version_2 = True
         if change is ErrorCode.CONCURRENT_TRANSACTIONS and _may_wait(held, addition):
             wait_s = NEXT_WAIT_OF_BROKERS_S if addition.version.raises_epoch else NEXT_WAIT_S
             held.wait(addition, self._timers.call_later(wait_s, _refuse, held, addition))

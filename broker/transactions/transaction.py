@@ -88,8 +88,8 @@ class Transaction:
         self.current = metadata
         self.pending: Change | None = None
         self.unmarked: set[TopicPartition] = set(metadata.partitions) if metadata.state in PREPARED else set()
-        self._has_spoken_version_2 = metadata.client_version.raises_epoch
-        """The producer speaks version 2, as far as is known here: it has not added partitions by an earlier version since."""
+        self.speaks_version_2 = metadata.client_version.raises_epoch
+        """The producer has spoken version 2 where the cluster had it, and has not added partitions by an earlier version since."""
         self._has_failed_fence = False
         """A fence could not be recorded, but the epoch was raised: the next fence does not raise it again."""
 
@@ -168,7 +168,8 @@ class Transaction:
         error = self._check_producer(producer)
         if error is not ErrorCode.NONE:
             return error
-        self._has_spoken_version_2 = version.raises_epoch
+        if not version.raises_epoch:
+            self.speaks_version_2 = False
         if self.is_busy:
             return ErrorCode.CONCURRENT_TRANSACTIONS
         current = self.current
@@ -222,7 +223,7 @@ class Transaction:
                 updated_ms=now_ms,
                 client_version=TransactionVersion.TV_0,
             )
-        is_lost = self._has_spoken_version_2 and not version.raises_epoch
+        is_lost = self.speaks_version_2 and not version.raises_epoch
         is_accepted = self._has_ended(is_commit) or (is_lost and not is_commit)
         return ErrorCode.NONE if is_accepted else ErrorCode.INVALID_TXN_STATE
 
@@ -252,7 +253,7 @@ class Transaction:
         error = self._check_producer(producer)
         if error is not ErrorCode.NONE:
             return error
-        self._has_spoken_version_2 = True
+        self.speaks_version_2 = True
         is_ongoing = self.state is TransactionState.ONGOING
         if is_commit and not is_ongoing:
             return ErrorCode.INVALID_TXN_STATE
