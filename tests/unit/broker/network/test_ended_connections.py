@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from broker.network.connection import LAST_ANSWERS_S, ClientConnection
 from broker.network.connection_state import ConnectionState
 from tests.unit.broker.network.test_processor import Transport, World, frame, receive
@@ -49,7 +47,7 @@ async def test_requests_that_wait_to_be_handled_are_handled() -> None:
     assert transport.is_closed
 
 
-async def test_a_muted_one_ends_when_its_time_is_over() -> None:
+async def test_a_muted_one_is_not_waited_for() -> None:
     world = World()
     connection, transport = world.connect()
     receive(connection, transport, frame(0))
@@ -58,7 +56,7 @@ async def test_a_muted_one_ends_when_its_time_is_over() -> None:
     receive(connection, transport, frame(1))
     world.handled[0].respond_small(b"answer")
     connection.end_when_answered(REASON)
-    assert transport.is_closed, "its client waits for nothing"
+    assert transport.is_closed, "what its client has sent since was not read"
 
 
 async def test_what_the_client_has_not_read_is_waited_for() -> None:
@@ -85,4 +83,13 @@ async def test_a_request_that_is_never_answered_is_not_waited_for() -> None:
     world.clock.now += 0.1
     world.processor.sweep()
     assert transport.is_closed
-    await asyncio.sleep(0)
+
+
+async def test_the_time_for_the_last_answers_does_not_begin_again() -> None:
+    world = World()
+    connection, transport = asked(world, 1)
+    world.clock.now += LAST_ANSWERS_S
+    connection.end_when_answered(REASON)
+    world.clock.now += 0.1
+    world.processor.sweep()
+    assert transport.is_closed
