@@ -257,13 +257,18 @@ def unlike_visible(reader: str, tp: TopicPartition, seen: Sequence[tuple[int, st
 def owned_twice(history: History) -> Iterator[str]:
     """INV-24: in one generation, a partition has one owner.
 
-    A group that has emptied is removed with the topics of its offsets, and begins anew with generation 1 and a new member.
+    A group that has emptied begins anew with generation 1 if it was removed with the topics of its offsets, or if its next member speaks
+    the other protocol. Its first generations may end before anybody owns something: so a new member in an earlier generation begins it.
     """
     owners: dict[tuple[str, int, TopicPartition], str] = {}
     members: set[str] = set()
+    newest: dict[str, int] = {}
     for owned in history.owned:
-        if owned.generation == FIRST_GENERATION and owned.member not in members:
+        is_earlier = owned.generation < newest.get(owned.group, FIRST_GENERATION)
+        if (is_earlier or owned.generation == FIRST_GENERATION) and owned.member not in members:
             owners = {owning: member for owning, member in owners.items() if owning[0] != owned.group}
+            newest[owned.group] = owned.generation
+        newest[owned.group] = max(newest.get(owned.group, 0), owned.generation)
         members.add(owned.member)
         for tp in owned.partitions:
             other = owners.setdefault((owned.group, owned.generation, tp), owned.member)

@@ -1,4 +1,4 @@
-"""What the judge of simulated histories says about replicas whose segments do not begin at the same offsets."""
+"""What the judge of simulated histories says about segments that begin at other offsets, and about groups that begin anew."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from protocol.types import Assignment, LeaderAndIsr, TopicPartition
-from tools.sim.clients.history import History
-from tools.sim.judging import Scene, problems_of
+from tools.sim.clients.history import History, Ownership
+from tools.sim.judging import Scene, owned_twice, problems_of
 from tools.sim.policies import COMPACTS, Policy
 from tools.sim.truth import Replica, StoredBatch
 from tools.sim.world.scheduler import Scheduler
@@ -45,3 +45,24 @@ def test_a_record_may_have_been_compacted_away_where_a_reader_has_read(
     history.consumed("group", TP, "b", 1)
     history.read_committed["reader", TP] = [(1, "b")]
     assert (list(problems_of(scene, history, [TP], {TP.topic: COMPACTS})) == []) is is_right
+
+
+@pytest.mark.parametrize(
+    ("later", "is_right"),
+    [
+        ([(2, "c"), (2, "d")], False),
+        ([(2, "c")], True),
+        ([(1, "c")], True),
+        ([(2, "a")], True),
+        ([(2, "b")], False),
+        ([(6, "c"), (6, "a")], False),
+    ],
+)
+def test_a_group_begins_anew_with_a_new_member_in_an_earlier_generation(
+    later: list[tuple[int, str]], is_right: bool
+) -> None:
+    """INV-24: `a` had the partition in generation 2, `b` has it in 5. Seed 38027009: nobody had anything in generation 1."""
+    history = History(Scheduler(Random(0)), lambda _tp, _host: True)
+    for generation, member in [(2, "a"), (5, "b"), *later]:
+        history.owned.append(Ownership("group", generation, member, (TP,)))
+    assert (list(owned_twice(history)) == []) is is_right
