@@ -132,7 +132,12 @@ class ClientConnection(Connection):
     @property
     def is_idle(self) -> bool:
         """Whether it is open, and its client waits for nothing and sends nothing."""
-        return self.is_open and self._frame_began is None and not (self._order.in_flight or self._writer.unsent)
+        return self.is_open and self._frame_began is None and self._is_answered
+
+    @property
+    def _is_answered(self) -> bool:
+        """Whether all requests that are here are answered, and no answer waits to be sent."""
+        return not (self._order.in_flight or self._writer.unsent)
 
     @property
     def peer(self) -> str:
@@ -407,7 +412,7 @@ class ClientConnection(Connection):
             self._end_if_answered()
 
     def _end_if_answered(self) -> None:
-        if not (self._order.in_flight or self._writer.unsent):
+        if self._is_answered:
             self.close(self._end_reason)
 
     def abort(self) -> None:
@@ -611,7 +616,7 @@ class ClientConnection(Connection):
     def overdue(self, now: float) -> str:
         """The reason to close the connection now, or ""."""
         limits = self._limits
-        if self._ends_by and (now > self._ends_by or not (self._order.in_flight or self._writer.unsent)):
+        if self._ends_by and (now > self._ends_by or self._is_answered):
             return self._end_reason
         if self.is_heavy and not self._order.in_flight and now - self._large_at > HEAVY_S:
             self.is_heavy = False
@@ -644,7 +649,7 @@ class ClientConnection(Connection):
             return f"a frame did not arrive within {limits.frame_timeout_s:g} s"
         if is_idle:
             # A client that reads an answer, however slowly, is not idle; `stalled` checks it.
-            return f"idle for {limits.idle_timeout_s:g} s" if not (self._order.in_flight or self._writer.unsent) else ""
+            return f"idle for {limits.idle_timeout_s:g} s" if self._is_answered else ""
         return ""
 
     def stalled(self, now: float) -> str:
