@@ -33,6 +33,7 @@ from broker.storage.directories.log_directory import (
 )
 from broker.storage.directories.offset_checkpoints import OffsetCheckpoints
 from broker.storage.disk.filesystem import FileSystem
+from broker.storage.disk.removals import Renamed
 from broker.storage.failures import LogDirFailed, LogUnavailable, failure_of, is_passing
 from broker.storage.listeners import DirectoryListener
 from broker.storage.log import Log
@@ -458,8 +459,11 @@ class LogManager:
                 self.report(failure)
 
     def _directory_for_new(self, tp: TopicPartition) -> LogDirectory:
-        """Raises LogDirFailed."""
+        """Where a power loss would bring back an earlier log of the partition, else where an admin wants it. Raises LogDirFailed."""
         wanted = self.futures.preferred.get(tp)
+        earlier = self.upkeep.removals.returns_to(tp)
+        if earlier is not None and earlier not in self.offline_dirs:
+            wanted = earlier
         directory = self.log_directories.for_new(wanted, self.all_logs)
         if directory is None:
             offline = OSError(errno.EIO, "the log directory is offline")
@@ -482,13 +486,17 @@ class LogManager:
         return self._open(directory, tp, path, config, 0, 0, 0)
 
     def _undo_make(self, directory: LogDirectory, tp: TopicPartition, path: str) -> None:
-        """Removes a log that could not be created. The next attempt may use another directory, and no start accepts a log in two."""
+        """Removes a log that could not be created. The next attempt may use another directory once a power loss cannot bring it back: no
+        start accepts a log in two."""
         try:
             self._filesystem.remove_tree(path)
         except OSError as error:
             log.warning("%s stays: %s", path, error)
             if tp not in self._logs:
                 self.futures.prefer(tp, directory.path)
+        else:
+            is_copy = tp in self._logs
+            self.upkeep.removals.begin_renamed(Renamed(path, None if is_copy else tp, is_kept=True))
 
     # -- moves between directories: see `future_logs` -------------------------------------------------------------
 
@@ -516,7 +524,7 @@ class LogManager:
     def _remove_copy(self, copy: Log) -> None:
         """Raises LogDirFailed."""
         path = self._renamed_away(copy, DELETED_SUFFIX, None)
-        self.upkeep.removals.begin_renamed_tree(path)
+        self.upkeep.removals.begin_renamed(Renamed(path))
 
     def swap(self, tp: TopicPartition) -> tuple[Log, str]:
         """Replaces the log by its complete copy. Returns the copy, and the path for `futures.finish`. Raises LogDirFailed."""
@@ -562,11 +570,12 @@ class LogManager:
 
     def delete(self, tp: TopicPartition) -> None:
         """Renames the log's directory away at once and removes it in a thread (LAI-6). Raises LogDirFailed."""
-        self.upkeep.removals.begin_renamed_tree(self._rename_away(tp, DELETED_SUFFIX))
+        self.upkeep.removals.begin_renamed(Renamed(self._rename_away(tp, DELETED_SUFFIX), tp))
 
     def set_aside(self, tp: TopicPartition) -> None:
         """Renames the directory of a stray replica, and keeps it for an admin to examine. Raises LogDirFailed."""
         path = self._rename_away(tp, STRAY_SUFFIX)
+        self.upkeep.removals.begin_renamed(Renamed(path, tp, is_kept=True))
         log.warning("%s is set aside in %s: remove it by hand once nobody needs it", tp, path)
 
     def _rename_away(self, tp: TopicPartition, suffix: str) -> str:

@@ -5,36 +5,61 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from broker.storage.disk.disk_errors import is_passing
 from broker.storage.disk.disk_threads import REMOVALS
 from broker.storage.disk.filesystem import FileSystem
+from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
+
+
+class Renamed(NamedTuple):
+    """A log's directory under its new path. `served`: the partition whose log it was, unless it was a copy.
+
+    `is_kept`: only its name is synced. It stays there, or was removed before it was complete.
+    """
+
+    path: str
+    served: TopicPartition | None = None
+    is_kept: bool = False
 
 
 class Removals:
     """A queue of removals. One thread at a time removes what is queued. What cannot be removed stays until the next start.
 
     If a directory tree fails only for lack of a descriptor or memory, `retry`, called each second, tries again.
+
+    Until the new name of a log's directory is synced, a power loss gives it the old one again. Meanwhile a new log of that partition may
+    only be made in the same log directory (`returns_to`): no start accepts a log in two.
     """
 
     def __init__(self, filesystem: FileSystem) -> None:
         self._filesystem = filesystem
         self._files: list[str] = []
-        self._trees: list[str] = []
-        self._postponed: list[str] = []
-        self._running: asyncio.Future[None] | None = None
+        self._trees: list[Renamed] = []
+        self._postponed: list[Renamed] = []
+        self._unsynced: dict[TopicPartition, Renamed] = {}
+        self._running: asyncio.Future[Sequence[Renamed]] | None = None
 
     def begin_files(self, paths: Sequence[str]) -> None:
         self._files += paths
         self._begin()
 
-    def begin_renamed_tree(self, path: str) -> None:
-        """Removes a renamed log. Its new name is synced first, or a power loss could leave half a log under its old name."""
-        self._trees.append(path)
+    def begin_renamed(self, renamed: Renamed) -> None:
+        """Removes a renamed log, unless it is kept. Its new name is synced first, or a power loss could leave half a log under its old
+        name."""
+        if renamed.served is not None:
+            self._unsynced[renamed.served] = renamed
+        self._trees.append(renamed)
         self._begin()
+
+    def returns_to(self, tp: TopicPartition) -> str | None:
+        """The log directory in which a power loss would bring back the partition's earlier log."""
+        renamed = self._unsynced.get(tp)
+        return None if renamed is None else os.path.dirname(renamed.path)
 
     def retry(self) -> None:
         """Retries removals that failed with a temporary error."""
@@ -57,31 +82,42 @@ class Removals:
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:  # no loop is running: at a start, and in tools
-            self._remove(files, trees)
+            self._forget(self._remove(files, trees))
             return
         running = self._running = loop.run_in_executor(REMOVALS, self._remove, files, trees)
         running.add_done_callback(self._ended)
         if running.done():
             self._ended(running)
 
-    def _ended(self, running: asyncio.Future[None]) -> None:
+    def _ended(self, running: asyncio.Future[Sequence[Renamed]]) -> None:
         if self._running is running:
             self._running = None
+            if not running.cancelled() and running.exception() is None:
+                self._forget(running.result())
             self._begin()
 
-    def _remove(self, files: Sequence[str], trees: Sequence[str]) -> None:
-        """Removes files, then trees. One sync covers the new names of all trees in a directory."""
+    def _forget(self, synced: Iterable[Renamed]) -> None:
+        for renamed in synced:
+            if renamed.served is not None and self._unsynced.get(renamed.served) is renamed:
+                del self._unsynced[renamed.served]
+
+    def _remove(self, files: Sequence[str], trees: Sequence[Renamed]) -> Sequence[Renamed]:
+        """Removes files, then trees. One sync covers the new names of all trees in a directory. Returns those whose names are synced."""
         for path in files:
             self._try(self._filesystem.remove, path, ())
-        trees_in: dict[str, list[str]] = {}
-        for path in trees:
-            trees_in.setdefault(os.path.dirname(path), []).append(path)
-        for directory, paths in trees_in.items():
-            if self._try(self._filesystem.sync_directory, directory, paths):
-                for path in paths:
-                    self._try(self._filesystem.remove_tree, path, (path,))
+        trees_in: dict[str, list[Renamed]] = {}
+        for tree in trees:
+            trees_in.setdefault(os.path.dirname(tree.path), []).append(tree)
+        synced = []
+        for directory, renamed in trees_in.items():
+            if self._try(self._filesystem.sync_directory, directory, renamed):
+                synced += renamed
+                for tree in renamed:
+                    if not tree.is_kept:
+                        self._try(self._filesystem.remove_tree, tree.path, (tree,))
+        return synced
 
-    def _try(self, work: Callable[[str], None], path: str, postponed: Sequence[str]) -> bool:
+    def _try(self, work: Callable[[str], None], path: str, postponed: Sequence[Renamed]) -> bool:
         """False on an error. After a temporary one, the trees `postponed` are removed later."""
         try:
             work(path)

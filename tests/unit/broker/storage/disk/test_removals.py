@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
+from random import Random
 
+import pytest
+
+from broker.storage.failures import LogUnavailable
 from broker.storage.log_manager import LogManager
 from protocol.types import TopicPartition
 from tests.support.logs import fill, started
@@ -75,3 +80,39 @@ def test_the_names_of_many_trees_are_synced_together_before_the_first_is_removed
     # One goes at once, the others came while that was under way.
     assert disk.done == ["sync", "remove", "sync", *["remove"] * 8]
     assert [name for name in disk.list("/data") if "gone" in name] == []
+
+
+@pytest.mark.parametrize("how", ["deleted", "set aside", "made in vain"])
+def test_a_log_whose_removal_a_power_loss_would_undo_is_made_again_in_the_same_directory(how: str) -> None:
+    """No start accepts a log in two directories."""
+    tp = TopicPartition("gone", 0)
+    disk = MemoryDisk()
+    manager = started(disk, "/data", "/more")
+    first, other = "/data", "/more"
+    survivors: list[MemoryDisk] = []
+
+    async def scenario() -> None:
+        manager.futures.prefer(tp, first)
+        disk.fail("sync_directory", errno.EMFILE)
+        if how == "made in vain":
+            disk.fail("open_to_keep", errno.EMFILE)
+            with pytest.raises(LogUnavailable):
+                manager.get_or_create(tp, None, {})
+            del disk.failures["open_to_keep"]
+        else:
+            manager.get_or_create(tp, None, {})
+            manager.set_aside(tp) if how == "set aside" else manager.delete(tp)
+        await manager.upkeep.removals.wait()
+        manager.futures.prefer(tp, other)
+        assert manager.get_or_create(tp, None, {}).log_dir == first
+        survivors.extend(disk.after_power_loss(Random(seed)) for seed in range(20))
+        manager.delete(tp)
+        disk.failures.clear()
+        manager.upkeep.removals.retry()
+        await manager.upkeep.removals.wait()
+        manager.futures.prefer(tp, other)
+        assert manager.get_or_create(tp, None, {}).log_dir == other
+
+    asyncio.run(scenario())
+    for survivor in survivors:
+        started(survivor, "/data", "/more")
