@@ -12,8 +12,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 from broker.apis.api_versions import refuse_version
+from broker.apis.coordinated import Handler
 from broker.apis.gathered_produces import GatheredProduces, GuardedProduces
-from broker.apis.table import HANDLERS, Handler
+from broker.apis.table import HANDLERS
 from broker.network.connection_state import Hold
 from broker.network.request_channel import OLD_CLIENTS, Request
 from broker.network.request_metrics import ApiMetrics, RequestMetrics

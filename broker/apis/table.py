@@ -10,9 +10,9 @@ with what the handlers ask.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from broker.apis.acls import acls
 from broker.apis.add_offsets_to_txn import add_offsets_to_txn
@@ -24,6 +24,7 @@ from broker.apis.api_versions import api_versions
 from broker.apis.client_quotas import alter_client_quotas, describe_client_quotas
 from broker.apis.consumer_group_describe import consumer_group_describe
 from broker.apis.consumer_group_heartbeat import consumer_group_heartbeat
+from broker.apis.coordinated import Handler, by_group_coordinator, by_transaction_coordinator
 from broker.apis.create_partitions import create_partitions
 from broker.apis.create_topics import create_topics
 from broker.apis.delegation_tokens import (
@@ -70,12 +71,9 @@ from broker.apis.sync_group import sync_group
 from broker.apis.txn_offset_commit import txn_offset_commit
 from broker.apis.update_features import update_features
 from broker.apis.write_txn_markers import write_txn_markers
-from broker.network.request_channel import Request
-from broker.requests.context import ApiContext
 from protocol.acls import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 
-Handler = Callable[[ApiContext, Request], Coroutine[Any, Any, None] | None]
 Right = tuple[Operation, ResourceType]
 
 
@@ -135,14 +133,14 @@ ROUTES: Mapping[ApiKey, Route] = MappingProxyType(
             ),
         ),
         ApiKey.OFFSET_COMMIT: Route(
-            offset_commit,
+            by_group_coordinator(offset_commit),
             (
                 (READ, GROUP),
                 (READ, TOPIC),
             ),
         ),
         ApiKey.OFFSET_FETCH: Route(
-            offset_fetch,
+            by_group_coordinator(offset_fetch),
             (
                 (DESCRIBE, GROUP),
                 (DESCRIBE, TOPIC),
@@ -155,11 +153,11 @@ ROUTES: Mapping[ApiKey, Route] = MappingProxyType(
                 (DESCRIBE, TRANSACTIONAL_ID),
             ),
         ),
-        ApiKey.JOIN_GROUP: Route(join_group, ((READ, GROUP),)),
-        ApiKey.HEARTBEAT: Route(heartbeat, ((READ, GROUP),)),
-        ApiKey.LEAVE_GROUP: Route(leave_group, ((READ, GROUP),)),
-        ApiKey.SYNC_GROUP: Route(sync_group, ((READ, GROUP),)),
-        ApiKey.DESCRIBE_GROUPS: Route(describe_groups, ((DESCRIBE, GROUP),)),
+        ApiKey.JOIN_GROUP: Route(by_group_coordinator(join_group), ((READ, GROUP),)),
+        ApiKey.HEARTBEAT: Route(by_group_coordinator(heartbeat), ((READ, GROUP),)),
+        ApiKey.LEAVE_GROUP: Route(by_group_coordinator(leave_group), ((READ, GROUP),)),
+        ApiKey.SYNC_GROUP: Route(by_group_coordinator(sync_group), ((READ, GROUP),)),
+        ApiKey.DESCRIBE_GROUPS: Route(by_group_coordinator(describe_groups), ((DESCRIBE, GROUP),)),
         ApiKey.LIST_GROUPS: Route(
             list_groups,
             (
@@ -186,7 +184,7 @@ ROUTES: Mapping[ApiKey, Route] = MappingProxyType(
         ),
         ApiKey.DELETE_RECORDS: Route(delete_records, ((DELETE, TOPIC),)),
         ApiKey.INIT_PRODUCER_ID: Route(
-            init_producer_id,
+            by_transaction_coordinator(init_producer_id),
             (
                 (WRITE, TRANSACTIONAL_ID),
                 (IDEMPOTENT_WRITE, CLUSTER),
@@ -201,7 +199,7 @@ ROUTES: Mapping[ApiKey, Route] = MappingProxyType(
             ),
         ),
         ApiKey.ADD_PARTITIONS_TO_TXN: Route(
-            add_partitions_to_txn,
+            by_transaction_coordinator(add_partitions_to_txn),
             (
                 (WRITE, TRANSACTIONAL_ID),
                 (WRITE, TOPIC),
@@ -209,13 +207,13 @@ ROUTES: Mapping[ApiKey, Route] = MappingProxyType(
             ),
         ),
         ApiKey.ADD_OFFSETS_TO_TXN: Route(
-            add_offsets_to_txn,
+            by_transaction_coordinator(add_offsets_to_txn),
             (
                 (WRITE, TRANSACTIONAL_ID),
                 (READ, GROUP),
             ),
         ),
-        ApiKey.END_TXN: Route(end_txn, ((WRITE, TRANSACTIONAL_ID),)),
+        ApiKey.END_TXN: Route(by_transaction_coordinator(end_txn), ((WRITE, TRANSACTIONAL_ID),)),
         ApiKey.DESCRIBE_ACLS: Route(acls, ((DESCRIBE, CLUSTER),)),
         ApiKey.CREATE_ACLS: Route(acls, ((ALTER, CLUSTER),)),
         ApiKey.DELETE_ACLS: Route(acls, ((ALTER, CLUSTER),)),
@@ -227,7 +225,7 @@ ROUTES: Mapping[ApiKey, Route] = MappingProxyType(
             ),
         ),
         ApiKey.TXN_OFFSET_COMMIT: Route(
-            txn_offset_commit,
+            by_group_coordinator(txn_offset_commit),
             (
                 (WRITE, TRANSACTIONAL_ID),
                 (READ, GROUP),
@@ -260,7 +258,7 @@ ROUTES: Mapping[ApiKey, Route] = MappingProxyType(
         ApiKey.DESCRIBE_DELEGATION_TOKEN: Route(
             describe_delegation_token, ((DESCRIBE, DELEGATION_TOKEN), (DESCRIBE_TOKENS, USER))
         ),
-        ApiKey.DELETE_GROUPS: Route(delete_groups, ((DELETE, GROUP),)),
+        ApiKey.DELETE_GROUPS: Route(by_group_coordinator(delete_groups), ((DELETE, GROUP),)),
         ApiKey.ELECT_LEADERS: Route(elect_leaders, ((ALTER, CLUSTER),)),
         ApiKey.INCREMENTAL_ALTER_CONFIGS: Route(
             incremental_alter_configs,
@@ -273,7 +271,7 @@ ROUTES: Mapping[ApiKey, Route] = MappingProxyType(
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: Route(alter_partition_reassignments, ((ALTER, CLUSTER),)),
         ApiKey.LIST_PARTITION_REASSIGNMENTS: Route(list_partition_reassignments, ((DESCRIBE, CLUSTER),)),
         ApiKey.OFFSET_DELETE: Route(
-            offset_delete,
+            by_group_coordinator(offset_delete),
             (
                 (DELETE, GROUP),
                 (READ, TOPIC),
@@ -287,7 +285,7 @@ ROUTES: Mapping[ApiKey, Route] = MappingProxyType(
         ApiKey.DESCRIBE_CLUSTER: Route(describe_cluster, ((DESCRIBE, CLUSTER),)),
         ApiKey.DESCRIBE_PRODUCERS: Route(describe_producers, ((READ, TOPIC),)),
         ApiKey.DESCRIBE_TRANSACTIONS: Route(
-            describe_transactions,
+            by_transaction_coordinator(describe_transactions),
             (
                 (DESCRIBE, TRANSACTIONAL_ID),
                 (DESCRIBE, TOPIC),
@@ -295,13 +293,13 @@ ROUTES: Mapping[ApiKey, Route] = MappingProxyType(
         ),
         ApiKey.LIST_TRANSACTIONS: Route(list_transactions, ((DESCRIBE, TRANSACTIONAL_ID),)),
         ApiKey.CONSUMER_GROUP_HEARTBEAT: Route(
-            consumer_group_heartbeat,
+            by_group_coordinator(consumer_group_heartbeat),
             (
                 (READ, GROUP),
                 (DESCRIBE, TOPIC),
             ),
         ),
-        ApiKey.CONSUMER_GROUP_DESCRIBE: Route(consumer_group_describe, ((DESCRIBE, GROUP),)),
+        ApiKey.CONSUMER_GROUP_DESCRIBE: Route(by_group_coordinator(consumer_group_describe), ((DESCRIBE, GROUP),)),
         ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: Route(get_telemetry_subscriptions, NOTHING),
         ApiKey.PUSH_TELEMETRY: Route(push_telemetry, NOTHING),
         ApiKey.LIST_CONFIG_RESOURCES: Route(list_config_resources, ((DESCRIBE_CONFIGS, CLUSTER),)),

@@ -8,19 +8,17 @@ earlier object is discarded. A leader that continues in a new epoch keeps what i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 from broker.cluster.lease import LeadershipLease
 from broker.cluster.metadata_cache import MetadataCache
+from broker.coordination.confirmation import Confirmation
 from broker.process.clock import Clock
-from broker.replication.partition import Role
+from broker.replication.partition import Partition, Role
 from broker.replication.replica_manager import ReplicaManager
 from protocol.errors import ErrorCode
 from protocol.types import TopicPartition
-
-FOLLOWERS_SILENCE_S_MAX = 2.0
-"""Followers fetch at least once a second, whatever replica.fetch.wait.max.ms says (`leader_endpoint.WAIT_MS_MAX`)."""
 
 
 def partition_for(key: str, partitions: int) -> int:
@@ -73,7 +71,6 @@ class Ownership(Generic[Owned]):
     ) -> None:
         self._topic = topic
         self._partitions_expected = partitions_expected
-        self._clock = clock
         self._metadata = metadata
         self._replicas = replicas
         self._lease = lease
@@ -83,6 +80,7 @@ class Ownership(Generic[Owned]):
         self._on_lost = lost
         self._owned: dict[int, Owned] = {}
         self._is_closed = False
+        self._confirmation = Confirmation(clock, lease, self._led, replicas.fetches.answer_followers)
 
     def __iter__(self) -> Iterator[Owned]:
         return iter(list(self._owned.values()))
@@ -123,15 +121,26 @@ class Ownership(Generic[Owned]):
 
     def may_act_for(self, owned: Owned) -> bool:
         """False if this process stood still, or was cut off: another broker may coordinate the partition's keys by now."""
-        return not self._lease.is_suspect() and not self._may_have_a_successor(owned)
-
-    def _may_have_a_successor(self, owned: Owned) -> bool:
-        """True if neither ZooKeeper nor all in-sync replicas have been heard from lately: another leader may have newer state."""
-        if self._lease.is_proven():
+        if self._lease.is_suspect():
             return False
-        partition = self._replicas.partitions.get(TopicPartition(self._topic, owned.number))
-        since = self._clock.monotonic() - FOLLOWERS_SILENCE_S_MAX
-        return partition is None or not partition.is_followed_since(since)
+        if not self._confirmation.is_needed():
+            return True
+        partition = self._partition_of(owned)
+        return partition is not None and not self._confirmation.is_doubted(partition)
+
+    def is_certain(self) -> bool:
+        """Whether ZooKeeper has lately confirmed that no other broker coordinates these keys. Otherwise `confirm` comes first."""
+        return not self._confirmation.is_needed()
+
+    async def confirm(self) -> None:
+        """To be awaited before a request is served. Afterwards `check` knows of each key whether another broker may coordinate it."""
+        await self._confirmation.round()
+
+    def _led(self) -> Iterable[Partition]:
+        return filter(None, map(self._partition_of, self._owned.values()))
+
+    def _partition_of(self, owned: Owned) -> Partition | None:
+        return self._replicas.partitions.get(TopicPartition(self._topic, owned.number))
 
     # -- gained and lost ----------------------------------------------------------------------------------------------
 
@@ -148,6 +157,7 @@ class Ownership(Generic[Owned]):
     def close(self) -> None:
         """Gives up all partitions. None is gained afterwards."""
         self._is_closed = True
+        self._confirmation.close()
         for number in list(self._owned):
             self._lost(number)
 

@@ -129,7 +129,7 @@ class GroupCoordinator:
         self._loading = PartitionLoading[GroupsPartition, StoredGroup](
             OFFSETS_TOPIC, reader.load, replicas, timers, sliced, self.group_loaded, self.partition_loaded
         )
-        self._owned = Ownership[GroupsPartition](
+        self.ownership = Ownership[GroupsPartition](
             OFFSETS_TOPIC,
             config.offsets_topic_num_partitions,
             clock,
@@ -170,7 +170,7 @@ class GroupCoordinator:
     async def close(self) -> None:
         """Gives up all groups. Waiting requests get NOT_COORDINATOR, and this broker gains no more partitions."""
         self._deletions.close()
-        self._owned.close()
+        self.ownership.close()
         await self._sliced.finish()
         await self._loading.close()
 
@@ -183,7 +183,7 @@ class GroupCoordinator:
 
     def partition_of(self, group_id: str) -> int:
         """The partition of `__consumer_offsets` whose leader is the group's coordinator."""
-        return self._owned.partition_of(group_id)
+        return self.ownership.partition_of(group_id)
 
     def check(self, group_id: str, *, may_be_empty: bool = False) -> ErrorCode:
         """NONE if this broker may answer for the group now. `may_be_empty`: the group id '' is allowed, as for offset commits."""
@@ -191,12 +191,12 @@ class GroupCoordinator:
             return ErrorCode.INVALID_GROUP_ID
         if len(group_id) * 4 > GROUP_ID_BYTES_MAX and len(group_id.encode()) > GROUP_ID_BYTES_MAX:
             return ErrorCode.INVALID_GROUP_ID
-        return self._owned.check(group_id)
+        return self.ownership.check(group_id)
 
     def _find_or_make(self, group_id: str) -> HeldGroup:
         held = self._groups.get(group_id)
         if held is None:
-            owned = self._owned.owner_of(group_id)
+            owned = self.ownership.owner_of(group_id)
             assert owned is not None
             group = Group(group_id, self._settings, on_transition=self._events.listener(group_id))
             held = HeldGroup(group_id, owned, group, GroupOffsets())
@@ -524,7 +524,7 @@ class GroupCoordinator:
         self, group_id: str, member_id: str, instance_id: str | None, generation: int, producer: TransactionalProducer
     ) -> ErrorCode:
         error = self.check(group_id)
-        held, owned = self._groups.get(group_id), self._owned.owner_of(group_id)
+        held, owned = self._groups.get(group_id), self.ownership.owner_of(group_id)
         if error is not ErrorCode.NONE or owned is None:
             return error or ErrorCode.NOT_COORDINATOR
         error = self.transactions.error_of_commit(owned, producer)
@@ -542,7 +542,7 @@ class GroupCoordinator:
 
     def verification(self, group_id: str, producer: TransactionalProducer) -> Coroutine[Any, Any, ErrorCode] | None:
         """To be awaited before a transactional commit, which this broker refuses if the result is not NONE. None: nothing to await."""
-        owned = self._owned.owner_of(group_id)
+        owned = self.ownership.owner_of(group_id)
         if owned is None or self.check(group_id) is not ErrorCode.NONE:
             return None  # the commit gets that error
         return self.transactions.verification(owned, producer)
@@ -551,7 +551,7 @@ class GroupCoordinator:
         """A transaction's markers are replicated: its offsets are committed, or dropped. `markers` has the log offset of the marker
         for each partition of `__consumer_offsets`."""
         for number, marker_offset in markers.items():
-            owned = self._owned.get(number)
+            owned = self.ownership.get(number)
             if owned is not None:
                 self.transactions.completed(owned, EndedTransaction(producer_id, marker_offset, is_commit))
 
@@ -621,7 +621,7 @@ class GroupCoordinator:
     ) -> tuple[ErrorCode, Iterable[GroupListing | None]]:
         """State and type names match in any case; no names mean all groups. The iterable reads each group when it comes to it, and
         yields None for a group that does not match."""
-        error = self._owned.check_all()
+        error = self.ownership.check_all()
         if error is ErrorCode.COORDINATOR_NOT_AVAILABLE:
             return error, []
         wanted_states = {state.lower() for state in states}
@@ -683,7 +683,7 @@ class GroupCoordinator:
     def topics_deleted(self, topics: Iterable[str]) -> None:
         """Deletes the offsets of all groups in these topics. Called by the metadata cache."""
         deleted = frozenset(topics)
-        for owned in self._owned:
+        for owned in self.ownership:
             if not owned.is_loaded:
                 owned.deleted_topics |= deleted
         self._deletions.topics_deleted(deleted)
@@ -692,7 +692,7 @@ class GroupCoordinator:
 
     def leadership_changed(self, tp: TopicPartition) -> None:
         """Called by the replica manager, after it has answered pending appends."""
-        self._owned.leadership_changed(tp)
+        self.ownership.leadership_changed(tp)
 
     def _partition_lost(self, owned: GroupsPartition) -> None:
         """Nothing acts for its groups from now on (`HeldGroup.is_held`). They are removed in slices, perhaps while the partition,

@@ -7,7 +7,7 @@ no other code sees a half-changed state.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
@@ -20,7 +20,7 @@ from broker.replication import replica_state
 from broker.replication.appending.refused_batches import REMEMBERED_S, RefusedBatches
 from broker.replication.following.truncation import EpochEnd, has_diverged
 from broker.replication.isr_updates import IsrOutcome, IsrProposal, IsrResult, IsrWriter
-from broker.replication.replica_state import FollowerState
+from broker.replication.replica_state import NEVER, FollowerState
 from broker.settings.config import TopicConfig
 from broker.storage.log import AppendInfo, Log
 from broker.storage.log_types import AppendOrigin
@@ -395,9 +395,14 @@ class Partition:
         return tuple(dict.fromkeys(self.isr + self._proposal.state.isr))
 
     def is_followed_since(self, since: float) -> bool:
-        """Whether every other member of the ISR has fetched from this leader at `since` or later: none of them led at `since`."""
-        others = (self.followers.get(replica) for replica in self.maximal_isr() if replica != self._context.own_id)
-        return all(follower is not None and follower.heard_at >= since for follower in others)
+        """Whether every other member of the ISR has fetched from this leader at `since` or later."""
+        return all(heard_at >= since for heard_at in self.heard_of_isr().values())
+
+    def heard_of_isr(self) -> Mapping[int, float]:
+        """When each other member of the ISR has last fetched from this leader; NEVER without a fetch."""
+        others = {replica: self.followers.get(replica) for replica in self.maximal_isr()}
+        others.pop(self._context.own_id, None)
+        return {replica: NEVER if state is None else state.heard_at for replica, state in others.items()}
 
     def advance_high_watermark(self) -> bool:
         """Moves the HW as far as the maximal ISR allows. If it moved, returns True and calls `high_watermark_moved`.

@@ -16,6 +16,7 @@ from broker.authorization.authorizer import Authorizer
 from broker.cluster.metadata_cache import MetadataCache
 from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.suspected_leaders import SuspectedLeaders
+from broker.coordination.confirmation import Certainty
 from broker.groups.consumer_group.messages import ConsumerGroupDescription, ConsumerHeartbeat, HeartbeatAnswer
 from broker.groups.group.messages import (
     CommittedOffset,
@@ -99,6 +100,9 @@ class GroupRequests(Protocol):
     def partition_of(self, group_id: str) -> int:
         """The partition of `__consumer_offsets` whose leader is the group's coordinator."""
         ...
+
+    @property
+    def ownership(self) -> Certainty: ...
 
     def join(self, request: JoinRequest, respond: Callable[[JoinAnswer], None]) -> None: ...
 

@@ -173,7 +173,7 @@ class TransactionCoordinator:
             self._transaction_loaded,
             self._partition_loaded,
         )
-        self._owned = Ownership[TransactionsPartition](
+        self.ownership = Ownership[TransactionsPartition](
             TRANSACTION_STATE_TOPIC,
             config.transaction_state_log_num_partitions,
             clock,
@@ -209,7 +209,7 @@ class TransactionCoordinator:
         for timer in (self._timeout_timer, self._expiry_timer):
             if timer is not None:
                 timer.cancel()
-        self._owned.close()
+        self.ownership.close()
         await self._sliced.finish()
         await self._loading.close()
         await self._markers.close()
@@ -228,7 +228,7 @@ class TransactionCoordinator:
 
     def partition_of(self, transactional_id: str) -> int:
         """The partition of `__transaction_state` whose leader is the coordinator of the id."""
-        return self._owned.partition_of(transactional_id)
+        return self.ownership.partition_of(transactional_id)
 
     def check(self, transactional_id: str) -> ErrorCode:
         """NONE if this broker may answer for the id now. INVALID_REQUEST: no id, or one that is too long to be recorded."""
@@ -237,7 +237,7 @@ class TransactionCoordinator:
             size * 4 > TRANSACTIONAL_ID_BYTES_MAX and len(transactional_id.encode()) > TRANSACTIONAL_ID_BYTES_MAX
         ):
             return ErrorCode.INVALID_REQUEST
-        return self._owned.check(transactional_id)
+        return self.ownership.check(transactional_id)
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -290,7 +290,7 @@ class TransactionCoordinator:
                 return
             if new_id is None:
                 raise NeedsProducerId
-            owned = self._owned.owner_of(transactional_id)
+            owned = self.ownership.owner_of(transactional_id)
             assert owned is not None
             held = HeldTransaction(transactional_id, owned, Transaction.new(new_id, timeout_ms, now_ms))
             self._held.add(held)
@@ -444,7 +444,7 @@ class TransactionCoordinator:
 
     def list_transactions(self, wanted: TransactionFilter) -> tuple[ErrorCode, Iterable[TransactionListing | None]]:
         """The iterable reads each transaction when it comes to it, and yields None for one that does not match."""
-        error = self._owned.check_all()
+        error = self.ownership.check_all()
         return error, () if error is not ErrorCode.NONE else self._listed(wanted, self._clock.wall_ms())
 
     def _listed(self, wanted: TransactionFilter, now_ms: int) -> Iterator[TransactionListing | None]:
@@ -589,7 +589,7 @@ class TransactionCoordinator:
         self._sliced.for_each(self._held, self._time_out, self._schedule_time_outs)
 
     def _time_out(self, held: HeldTransaction) -> None:
-        if not held.is_held or not held.owner.is_loaded or not self._owned.may_act_for(held.owner):
+        if not held.is_held or not held.owner.is_loaded or not self.ownership.may_act_for(held.owner):
             return
         change = held.transaction.time_out(self._clock.wall_ms(), self._version())
         if change is not None:
@@ -609,7 +609,7 @@ class TransactionCoordinator:
         self._sliced.for_each(self._held, self._expire, self._schedule_expiry)
 
     def _expire(self, held: HeldTransaction) -> None:
-        if not held.is_held or not held.owner.is_loaded or not self._owned.may_act_for(held.owner):
+        if not held.is_held or not held.owner.is_loaded or not self.ownership.may_act_for(held.owner):
             return
         change = held.transaction.expire(self._clock.wall_ms(), self._config.transactional_id_expiration_ms)
         if change is not None:
@@ -619,7 +619,7 @@ class TransactionCoordinator:
 
     def leadership_changed(self, tp: TopicPartition) -> None:
         """Called by the replica manager, after it has answered pending appends."""
-        self._owned.leadership_changed(tp)
+        self.ownership.leadership_changed(tp)
 
     async def _load(
         self, partition: int, is_current: Callable[[], bool], sink: Callable[[StoredTransaction], None]

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from broker.cluster.metadata_cache import MetadataCache
+from broker.coordination.confirmation import Certainty
 from broker.transactions.peers import BrokerQueues, PeerRequests, PeerUnavailable
 from broker.transactions.states import TransactionVersion
 from broker.transactions.transaction import ProducerIdAndEpoch
@@ -44,6 +45,9 @@ class LocalCoordinator(Protocol):
     """The coordinator in this process."""
 
     def partition_of(self, transactional_id: str) -> int: ...
+
+    @property
+    def ownership(self) -> Certainty: ...
 
     def verify(
         self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]
@@ -138,6 +142,8 @@ class CoordinatorVerifier:
         state = self._metadata.partition(tp)
         if self._is_closed or state is None or self._metadata.broker(state.leader) is None:
             return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if state.leader == self._own_id and not self._coordinator.ownership.is_certain():
+            await self._coordinator.ownership.confirm()
         if state.leader == self._own_id and not adds:
             answers = self._coordinator.verify(transactional_id, producer, partitions)
             return {tp: _for_producer(error) for tp, error in answers.items()}

@@ -35,6 +35,7 @@ from protocol.types import (
     TopicPartition,
 )
 from protocol.zk.znodes import TopicZNode
+from tests.support.fake_groups import FakeGroups
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
 
 T_ID = uuid.UUID(int=7)
@@ -183,6 +184,8 @@ class World:
             topic_admin=TopicAdmin(config, zk, self.metadata, lambda n: 0),
             replica_listener=None,
             long_answers=LongAnswers(lambda: 0.0),
+            groups=FakeGroups(),
+            transactions=FakeGroups(),
             recorder=SimpleNamespace(recording=None),
             authorizer=None,
             acls=None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,21 @@ from protocol.errors import ErrorCode
 
 WITH_CALLBACK = ("join", "sync", "leave", "commit", "delete_offsets", "delete_groups")
 AT_ONCE = ("heartbeat", "fetch_offsets", "list_groups", "describe", "transaction_completed")
+
+
+class FakeOwnership:
+    """Whether the coordinator is certain that it still is one, and how often it has confirmed that."""
+
+    def __init__(self) -> None:
+        self.certain = True
+        self.confirmations = 0
+
+    def is_certain(self) -> bool:
+        return self.certain
+
+    async def confirm(self) -> None:
+        await asyncio.sleep(0)
+        self.confirmations += 1
 
 
 class FakeGroups:
@@ -21,6 +37,7 @@ class FakeGroups:
 
     def __init__(self) -> None:
         self.answer: Any = None
+        self.ownership = FakeOwnership()
         self.asked: list[Any] = []
         self.is_slow = False
         self.knows_epochs = True

@@ -163,9 +163,9 @@ class FetchSessionCache:
         if session.uses_topic_ids != uses_topic_ids:
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         session.next_epoch = 1 if session.next_epoch == EPOCH_MAX else session.next_epoch + 1
-        session.begin_request(request.replica_epoch, self._clock.monotonic(), looks_at_all=looks_at_all)
         if request.topics or request.forgotten:
-            self._change(session, request)
+            self._change(session, request)  # before the heartbeat: who forgets a partition does not follow it any more
+        session.begin_request(request.replica_epoch, self._clock.monotonic(), looks_at_all=looks_at_all)
         if not session.partitions:
             self._close(session.id)
             return _without_session(())

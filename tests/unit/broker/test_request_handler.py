@@ -18,13 +18,22 @@ from protocol.kafka.api_keys import ANSWERED, SERVED, SUPPORTED, ApiKey, ApiLeve
 from protocol.kafka.by_schema import AnswerTooLarge
 from protocol.kafka.framing import is_flexible, parse_request_header, request_header
 from tests.support.api_world import FakeConnection, quotas
+from tests.support.fake_groups import FakeGroups
 
 
 async def closed_for(frame: bytes, level: ApiLevel = ApiLevel.KAFKA_3_9) -> list[str]:
     """Why the connection is closed when this request comes."""
     connection = FakeConnection()
     clock = SystemClock()
-    context = SimpleNamespace(clock=clock, long_answers=LongAnswers(clock.monotonic), authorizer=None, quotas=quotas())
+    coordinator = FakeGroups()
+    context = SimpleNamespace(
+        clock=clock,
+        long_answers=LongAnswers(clock.monotonic),
+        authorizer=None,
+        quotas=quotas(),
+        groups=coordinator,
+        transactions=coordinator,
+    )
     handler = RequestHandler(cast(Any, context), level=level)
     handler.handle(Request(cast(Any, connection), 0, parse_request_header(frame), memoryview(frame), 0.0))
     while handler._tasks:

@@ -70,6 +70,23 @@ def world() -> GroupWorld:
     return GroupWorld()
 
 
+@pytest.mark.parametrize("is_later", [False, True])
+async def test_while_zookeeper_is_silent_the_coordinator_confirms_first_that_it_is_one(
+    world: GroupWorld, is_later: bool
+) -> None:
+    """INV-23, also before an answer that comes later by itself."""
+    world.groups.ownership.certain = False
+    api_key = ApiKey.JOIN_GROUP if is_later else ApiKey.HEARTBEAT
+    body = {"group_id": "g", "generation_id": 7, "member_id": "m-1", "group_instance_id": None}
+    world.groups.answer = JoinAnswer(NONE, "m-1") if is_later else NOT_COORDINATOR
+    connection, waiting = world.begin(api_key, 4, JOIN if is_later else body)
+    assert waiting is not None
+    assert world.groups.asked == []
+    await waiting
+    assert world.groups.ownership.confirmations == 1
+    assert World.answer(connection, api_key, 4).error_code == (NONE if is_later else NOT_COORDINATOR)
+
+
 # -- JoinGroup ------------------------------------------------------------------------------------------------------------
 
 JOIN = {

@@ -204,7 +204,7 @@ async def test_a_partition_is_gained_again_while_its_groups_are_removed(
         served.join(1, group=f"not in the log {number}")
     coordinator = served.coordinators[1]
     old = list(coordinator.groups)
-    coordinator._owned._lost(OFFSETS.partition)
+    coordinator.ownership._lost(OFFSETS.partition)
     coordinator.leadership_changed(OFFSETS)
     while coordinator.check(GROUP) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
         await turns()

@@ -130,7 +130,7 @@ async def test_all_ids_of_a_lost_partition_are_given_up_at_once(
     for number in range(20):
         await coordinator.init_producer_id(f"{number}", TIMEOUT_MS, None, answers.append)
     assert {answer.error for answer in answers} == {ErrorCode.NONE}
-    coordinator._owned._lost(STATE.partition)
+    coordinator.ownership._lost(STATE.partition)
     assert cluster.begin_add(1, producer, T1) == [ErrorCode.NOT_COORDINATOR]
     assert (list(coordinator.transactions), len(coordinator.transactions)) == ([], 21)
     cluster.time.single_turn()

@@ -21,6 +21,7 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.rpc.messages import PartitionState, UpdateMetadataRequest
 from protocol.topic_names import TRANSACTION_STATE_TOPIC
 from protocol.types import BrokerInfo, TopicPartition
+from tests.support.fake_groups import FakeOwnership
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 1)
 OWN, OTHER = 1, 2
@@ -69,6 +70,7 @@ class World:
         self.added: list[tuple[str, ProducerIdAndEpoch, Sequence[TopicPartition]]] = []
         """What was added here."""
         self.own_errors: list[ErrorCode] = []
+        self.ownership = FakeOwnership()
 
     def partition_of(self, transactional_id: str) -> int:
         return len(transactional_id)
@@ -122,6 +124,16 @@ async def test_who_is_asked() -> None:
     for nobody in ("xxx", "xxxx", "xxxxx"):
         assert await world.verified(nobody) == ["COORDINATOR_NOT_AVAILABLE"]
     assert world.asked == [["xx"]]
+
+
+async def test_the_own_answer_waits_until_this_broker_is_certain_that_it_coordinates() -> None:
+    world = World(answers(("a", 0, ErrorCode.NONE)))
+    world.ownership.certain = False
+    await world.verified("xx")
+    assert world.ownership.confirmations == 0
+    await world.verified("x")
+    await world.add("x", A)
+    assert world.ownership.confirmations == 2
 
 
 @pytest.mark.parametrize(

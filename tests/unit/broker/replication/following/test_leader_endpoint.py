@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.coordination.ownership import FOLLOWERS_SILENCE_S_MAX
+from broker.coordination.confirmation import FOLLOWERS_SILENCE_S_MAX
 from broker.replication.following import follower_session
 from broker.replication.following.follower_session import FetchPosition, FetchPositions
 from broker.replication.following.leader_endpoint import (
