@@ -190,7 +190,7 @@ class Simulation:
         with controlled(self.scheduler, self.plan.seed, self.plan.sent_from_file, self.plan.producer_epochs):
             if self._start():
                 self._load()
-                if self._rest():
+                if self._rest() and not self.scheduler.is_stopped:  # logs that are not at rest tell nothing
                     self._judge()
                 self.problems += self.history.broken
                 for node in self.nodes.values():
@@ -368,6 +368,8 @@ class Simulation:
         for client in self._clients:
             if not client.is_reader:
                 client.stop()
+            elif isinstance(client, GroupMember):
+                client.settle()
         person = self.invariants.left_to_a_person
         self._until(lambda: self._is_at_rest() or bool(person()), REST_LIMIT_S, "rest")
         if left := person():

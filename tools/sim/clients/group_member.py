@@ -114,6 +114,7 @@ class GroupMember(Reader):
         self._committed: dict[TopicPartition, int] = {}
         self._lives_s = random.choice((5.0, 20.0, 1000.0))
         """How long it stays until it leaves for a while."""
+        self._is_settled = False
 
     async def run(self) -> None:
         await self._client.refresh(self._topics)
@@ -128,6 +129,16 @@ class GroupMember(Reader):
                 await self._client.refresh(self._topics)
         self._client.close()
 
+    def settle(self) -> None:
+        """The load has ended: from now on it stays in the group, and does not stand still. So the group can read everything."""
+        self._is_settled = True
+
+    def _stands_still(self) -> bool:
+        return self._random.random() < STALLS and not self._is_settled
+
+    def _leaves(self, leaves_at: float) -> bool:
+        return self._is_stopping or (asyncio.get_running_loop().time() > leaves_at and not self._is_settled)
+
     async def _in_a_generation(self) -> None:
         """Joins and works until the group rebalances. Raises JoinAgain, NoAnswer."""
         loop = asyncio.get_running_loop()
@@ -136,13 +147,13 @@ class GroupMember(Reader):
         heartbeat_at = loop.time() + HEARTBEAT_S
         while True:
             await self._read_once()
-            if self._random.random() < STALLS:
+            if self._stands_still():
                 # The group goes on without it, and its commit is refused.
                 await asyncio.sleep(SESSION.total_seconds() * self._random.uniform(1.2, 2.0))
                 await self._commit()
             if self._random.random() < COMMITS:
                 await self._commit()
-            if self._is_stopping or loop.time() > leaves_at:
+            if self._leaves(leaves_at):
                 await self._commit()
                 await self._leave()
                 await asyncio.sleep(self._random.random() * 5)

@@ -17,7 +17,6 @@ from tools.sim.clients.group_member import (
     HEARTBEAT_S,
     REBALANCE,
     SESSION,
-    STALLS,
     GroupMember,
     JoinAgain,
     commit_body,
@@ -94,14 +93,14 @@ class NewMember(GroupMember):
             await self._find_positions()
             if self.positions:
                 await self._read_once()
-            if self._random.random() < STALLS:
+            if self._stands_still():
                 await asyncio.sleep(SESSION.total_seconds() * self._random.uniform(1.2, 2.0))
                 await self._commit()
             if self._random.random() < COMMITS:
                 await self._commit()
             if self._random.random() < LATE:
                 self._begin_late_commit()
-            if self._is_stopping or loop.time() > leaves_at:
+            if self._leaves(leaves_at):
                 await self._commit()
                 await self._go()
                 await asyncio.sleep(self._random.random() * 5)
