@@ -123,7 +123,9 @@ class Invariants:
         old = self._states.get(tp)
         self._states[tp] = new
         self._were_in_sync.setdefault(tp, set()).update(new.isr)
-        had_emptied = any((tp, broker) in self._emptied for broker in self._nodes)
+        had_emptied = any((tp, broker) in self._emptied for broker in self._nodes) or (
+            old is not None and any(not segments_on(self._nodes[broker].disk, tp) for broker in old.isr)
+        )  # or a member never made its log, for lack of descriptors
         self._emptied -= {(tp, broker) for broker in self._nodes if broker not in new.isr}
         if old is not None:
             for broker, node in self._nodes.items():
