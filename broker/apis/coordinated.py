@@ -1,4 +1,7 @@
-"""Requests to a coordinator wait until it is certain that it still is one, while ZooKeeper is silent: `coordination/confirmation.py`."""
+"""While ZooKeeper is silent, a coordinator confirms that it still is one before it answers from memory: `coordination/confirmation.py`.
+
+Meanwhile the connection's next requests wait. So requests that clients send many of, such as commits, are none of these.
+"""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ ROUTES: Mapping[ApiKey, Route] = MappingProxyType(
             ),
         ),
         ApiKey.OFFSET_COMMIT: Route(
-            by_group_coordinator(offset_commit),
+            offset_commit,
             (
                 (READ, GROUP),
                 (READ, TOPIC),
@@ -155,9 +155,9 @@ ROUTES: Mapping[ApiKey, Route] = MappingProxyType(
         ),
         ApiKey.JOIN_GROUP: Route(by_group_coordinator(join_group), ((READ, GROUP),)),
         ApiKey.HEARTBEAT: Route(by_group_coordinator(heartbeat), ((READ, GROUP),)),
-        ApiKey.LEAVE_GROUP: Route(by_group_coordinator(leave_group), ((READ, GROUP),)),
+        ApiKey.LEAVE_GROUP: Route(leave_group, ((READ, GROUP),)),
         ApiKey.SYNC_GROUP: Route(by_group_coordinator(sync_group), ((READ, GROUP),)),
-        ApiKey.DESCRIBE_GROUPS: Route(by_group_coordinator(describe_groups), ((DESCRIBE, GROUP),)),
+        ApiKey.DESCRIBE_GROUPS: Route(describe_groups, ((DESCRIBE, GROUP),)),
         ApiKey.LIST_GROUPS: Route(
             list_groups,
             (
@@ -225,7 +225,7 @@ ROUTES: Mapping[ApiKey, Route] = MappingProxyType(
             ),
         ),
         ApiKey.TXN_OFFSET_COMMIT: Route(
-            by_group_coordinator(txn_offset_commit),
+            txn_offset_commit,
             (
                 (WRITE, TRANSACTIONAL_ID),
                 (READ, GROUP),
@@ -258,7 +258,7 @@ ROUTES: Mapping[ApiKey, Route] = MappingProxyType(
         ApiKey.DESCRIBE_DELEGATION_TOKEN: Route(
             describe_delegation_token, ((DESCRIBE, DELEGATION_TOKEN), (DESCRIBE_TOKENS, USER))
         ),
-        ApiKey.DELETE_GROUPS: Route(by_group_coordinator(delete_groups), ((DELETE, GROUP),)),
+        ApiKey.DELETE_GROUPS: Route(delete_groups, ((DELETE, GROUP),)),
         ApiKey.ELECT_LEADERS: Route(elect_leaders, ((ALTER, CLUSTER),)),
         ApiKey.INCREMENTAL_ALTER_CONFIGS: Route(
             incremental_alter_configs,
@@ -271,7 +271,7 @@ ROUTES: Mapping[ApiKey, Route] = MappingProxyType(
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: Route(alter_partition_reassignments, ((ALTER, CLUSTER),)),
         ApiKey.LIST_PARTITION_REASSIGNMENTS: Route(list_partition_reassignments, ((DESCRIBE, CLUSTER),)),
         ApiKey.OFFSET_DELETE: Route(
-            by_group_coordinator(offset_delete),
+            offset_delete,
             (
                 (DELETE, GROUP),
                 (READ, TOPIC),
@@ -285,7 +285,7 @@ ROUTES: Mapping[ApiKey, Route] = MappingProxyType(
         ApiKey.DESCRIBE_CLUSTER: Route(describe_cluster, ((DESCRIBE, CLUSTER),)),
         ApiKey.DESCRIBE_PRODUCERS: Route(describe_producers, ((READ, TOPIC),)),
         ApiKey.DESCRIBE_TRANSACTIONS: Route(
-            by_transaction_coordinator(describe_transactions),
+            describe_transactions,
             (
                 (DESCRIBE, TRANSACTIONAL_ID),
                 (DESCRIBE, TOPIC),
@@ -299,7 +299,7 @@ ROUTES: Mapping[ApiKey, Route] = MappingProxyType(
                 (DESCRIBE, TOPIC),
             ),
         ),
-        ApiKey.CONSUMER_GROUP_DESCRIBE: Route(by_group_coordinator(consumer_group_describe), ((DESCRIBE, GROUP),)),
+        ApiKey.CONSUMER_GROUP_DESCRIBE: Route(consumer_group_describe, ((DESCRIBE, GROUP),)),
         ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: Route(get_telemetry_subscriptions, NOTHING),
         ApiKey.PUSH_TELEMETRY: Route(push_telemetry, NOTHING),
         ApiKey.LIST_CONFIG_RESOURCES: Route(list_config_resources, ((DESCRIBE_CONFIGS, CLUSTER),)),

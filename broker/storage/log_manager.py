@@ -463,6 +463,10 @@ class LogManager:
         wanted = self.futures.preferred.get(tp)
         earlier = self.upkeep.removals.returns_to(tp)
         if earlier is not None and earlier not in self.offline_dirs:
+            if wanted not in (None, earlier):
+                log.warning(
+                    "%s is made in %s and not in %s: its removal there is not on the disk yet", tp, earlier, wanted
+                )
             wanted = earlier
         directory = self.log_directories.for_new(wanted, self.all_logs)
         if directory is None:

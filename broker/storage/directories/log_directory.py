@@ -125,8 +125,8 @@ class LogDirectory:
             filesystem.remove(closed_path)  # before the marker, after whose removal the directory is synced
         if self.was_clean:
             filesystem.remove(path)
-        if self.was_clean or data is not None:
-            filesystem.sync_directory(self.path)
+        # Also what the last process has renamed or removed: a log of the same name may soon be made in another directory.
+        filesystem.sync_directory(self.path)
         return found
 
     def write_clean_marker(self, closed: Callable[[], Mapping[str, ClosedLog]]) -> None:

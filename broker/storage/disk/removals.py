@@ -125,6 +125,6 @@ class Removals:
             if is_passing(error):
                 self._postponed += postponed
             else:
-                log.warning("a file that is no longer needed stays on the disk until the next start: %s", error)
+                log.warning("a removal is left to the next start: %s", error)
             return False
         return True

@@ -98,6 +98,33 @@ async def test_a_follower_that_was_silent_before_is_not_waited_for() -> None:
     assert (world.is_doubted(), world.answered) == (True, 0)
 
 
+async def test_one_late_fetch_of_a_silent_follower_confirms_nothing() -> None:
+    """Neither during a round, which another partition makes long, nor in the turn in which the request came."""
+    world = World(partitions=2)
+    world.led[0].heard[3] -= FOLLOWERS_SILENCE_S_MAX + 0.1
+
+    def slowly() -> None:
+        if world.answered == 1:
+            world.led[0].heard[3] = world.time.now
+            world.led.append(Led(world.time.now))  # a late LeaderAndIsr, and one late fetch
+        if world.answered > 5:
+            world.led[1].heard.update(dict.fromkeys(FOLLOWERS, world.time.now))
+
+    world.answers = slowly
+    await world.confirmation.round()
+    assert [world.is_doubted(number) for number in range(3)] == [True, False, True]
+    world.time.now += confirmation.DOUBT_S + 0.1
+    assert not world.is_doubted(0), "for requests that wait for no round, followers have fetched lately"
+    del world.led[1:]
+    world.answers = lambda: None
+    world.led[0].heard[3] -= FOLLOWERS_SILENCE_S_MAX
+    waiting = asyncio.create_task(world.confirmation.round())
+    await asyncio.sleep(0)
+    world.led[0].heard[3] = world.time.now
+    await waiting
+    assert world.is_doubted()
+
+
 async def test_the_only_member_of_the_isr_needs_nobody() -> None:
     world = World()
     world.led[0].heard = {}

@@ -13,7 +13,7 @@ from broker.storage.failures import LogUnavailable
 from broker.storage.log_manager import LogManager
 from protocol.types import TopicPartition
 from tests.support.logs import fill, started
-from tools.sim.world.disk import MemoryDisk
+from tools.sim.world.disk import Loss, MemoryDisk
 
 
 class SlowDisk(MemoryDisk):
@@ -105,7 +105,7 @@ def test_a_log_whose_removal_a_power_loss_would_undo_is_made_again_in_the_same_d
         await manager.upkeep.removals.wait()
         manager.futures.prefer(tp, other)
         assert manager.get_or_create(tp, None, {}).log_dir == first
-        survivors.extend(disk.after_power_loss(Random(seed)) for seed in range(20))
+        survivors.extend(disk.after_power_loss(Random(seed), Loss("volumes", "mixed")) for seed in range(40))
         manager.delete(tp)
         disk.failures.clear()
         manager.upkeep.removals.retry()
@@ -114,5 +114,30 @@ def test_a_log_whose_removal_a_power_loss_would_undo_is_made_again_in_the_same_d
         assert manager.get_or_create(tp, None, {}).log_dir == other
 
     asyncio.run(scenario())
+    for survivor in survivors:
+        started(survivor, "/data", "/more")
+
+
+def test_a_start_syncs_what_the_last_process_has_renamed() -> None:
+    """Otherwise a log that it makes in another directory could meet the earlier one after a power loss."""
+    tp = TopicPartition("gone", 0)
+    disk = MemoryDisk()
+    manager = started(disk, "/data", "/more")
+    survivors: list[MemoryDisk] = []
+
+    async def delete() -> None:
+        manager.futures.prefer(tp, "/data")
+        await manager.get_or_create(tp, None, {}).flush()
+        disk.fail("sync_directory", errno.EMFILE)
+        manager.delete(tp)
+        await manager.upkeep.removals.wait()
+
+    asyncio.run(delete())
+    disk.failures.clear()
+    disk = disk.for_next_process()
+    again = started(disk, "/data", "/more")
+    again.futures.prefer(tp, "/more")
+    again.get_or_create(tp, None, {})
+    survivors.extend(disk.after_power_loss(Random(seed), Loss("volumes", "mixed")) for seed in range(60))
     for survivor in survivors:
         started(survivor, "/data", "/more")
