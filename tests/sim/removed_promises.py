@@ -35,7 +35,6 @@ from broker.request_handler import RequestHandler
 from broker.storage import log
 from broker.storage.directories.future_logs import FutureLogs
 from broker.storage.directories.log_directory import CLEAN_SHUTDOWN, FUTURE_SUFFIX, LogDirectory
-from broker.storage.disk.removals import Removals
 from broker.storage.leader_epochs import LeaderEpochCache
 from broker.storage.log import Log, LogUnavailable
 from broker.storage.producers import producer_state
@@ -674,15 +673,3 @@ def replicas_that_lead_look_at_no_epoch(patch: Patch) -> None:
         return partition.log
 
     patch.setattr(Partition, "leader_log", leader_log)
-
-
-@promise
-def answers_from_memory_need_no_round(patch: Patch) -> None:
-    """A coordinator of which ZooKeeper says nothing answers if its followers have fetched within 2 s (INV-23)."""
-    patch.setattr(Ownership, "is_certain", lambda ownership: True)
-
-
-@promise
-def removed_logs_are_made_again_anywhere(patch: Patch) -> None:
-    """A log is made in one directory while a power loss would bring the earlier one back in the other (LOG-2)."""
-    patch.setattr(Removals, "returns_to", lambda removals, tp: None)
