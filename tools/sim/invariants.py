@@ -123,9 +123,7 @@ class Invariants:
         old = self._states.get(tp)
         self._states[tp] = new
         self._were_in_sync.setdefault(tp, set()).update(new.isr)
-        had_emptied = any((tp, broker) in self._emptied for broker in self._nodes) or (
-            old is not None and any(not segments_on(self._nodes[broker].disk, tp) for broker in old.isr)
-        )  # or a member never made its log, for lack of descriptors
+        had_emptied = any((tp, broker) in self._emptied for broker in self._nodes) or self._lacks_a_log(tp, old)
         self._emptied -= {(tp, broker) for broker in self._nodes if broker not in new.isr}
         if old is not None:
             for broker, node in self._nodes.items():
@@ -163,6 +161,11 @@ class Invariants:
                 )
                 if not had_emptied:  # then the ISR before that leader's election counts
                     self._check_registration(tp, broker, is_new=broker not in old.isr)
+
+    def _lacks_a_log(self, tp: TopicPartition, state: LeaderAndIsr | None) -> bool:
+        """Whether a member of the ISR has no log: it could not make it, for lack of descriptors, and then lost power."""
+        members = [self._nodes[broker] for broker in state.isr if broker in self._nodes] if state is not None else []
+        return any(not segments_on(node.disk, tp) for node in members)
 
     def _is_away(self, broker: int) -> bool:
         """Since its disk was replaced. One that is registered by its last life may join by a fetch that was still on its way."""

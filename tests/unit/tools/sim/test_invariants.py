@@ -109,6 +109,23 @@ def test_a_move_ends_with_its_new_replicas_in_the_isr(
     assert [line.partition(":")[0] for line in broken] == ["INV-25"] * (not has_joined)
 
 
+@pytest.mark.parametrize("has_log", [False, True])
+def test_the_isr_before_counts_if_its_last_member_has_no_log(
+    invariants: Invariants, broken: list[str], has_log: bool
+) -> None:
+    """Broker 1 had no descriptor for its log, and was alone in the ISR when it said so (FLT-33)."""
+    disk, other = MemoryDisk(), MemoryDisk()
+    for one, has in ((disk, has_log), (other, True)):
+        if has:
+            one.make_directory(LOG.rpartition("/")[0])
+            one.write_new(LOG, batch(0))
+    node = SimpleNamespace(lives=1, disk=other, session=None, is_ready=False)
+    invariants._nodes = cast(Any, {1: SimpleNamespace(lives=1, disk=disk, session=None, is_ready=False), 2: node})
+    invariants._state_written(TP, LeaderAndIsr(1, 4, (1,), 1, 1), is_new=False)
+    invariants._state_written(TP, LeaderAndIsr(2, 5, (2,), 1, 2), is_new=False)
+    assert any(line.startswith("INV-18") for line in broken) == has_log
+
+
 def test_a_replaced_controller_writes_nothing(invariants: Invariants, broken: list[str]) -> None:
     invariants._controller_epoch = 2
     invariants._state_written(TP, LeaderAndIsr(1, 3, (1,), 1, 1), is_new=False)
