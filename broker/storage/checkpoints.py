@@ -83,8 +83,12 @@ def decode_epochs(data: bytes) -> list[tuple[int, int]]:
 
 
 def read_offsets(filesystem: FileSystem, path: str) -> dict[TopicPartition, int]:
-    """The checkpoint at `path`. Empty if the file does not exist or, with a warning, if it is broken. Raises OSError."""
-    data = filesystem.read_file(path)
+    """The checkpoint at `path`, as `offsets_of`. Raises OSError."""
+    return offsets_of(filesystem.read_file(path), path)
+
+
+def offsets_of(data: bytes | None, path: str) -> dict[TopicPartition, int]:
+    """The content of the checkpoint at `path`. Empty if the file does not exist (None) or, with a warning, if it is broken."""
     if not data:
         return {}  # Kafka creates the files empty
     try:

@@ -468,10 +468,6 @@ def _was_closed(disk: MemoryDisk, log_dir: str) -> bool:
 
 
 def _recovery_points(disk: MemoryDisk, log_dir: str) -> dict[TopicPartition, int]:
-    """Read past the disk's faults. A broken checkpoint is an empty one, as for the broker."""
+    """Read past the disk's faults."""
     path = f"{log_dir}/{checkpoints.RECOVERY_POINTS}"
-    data = disk.content(path) if disk.exists(path) else b""
-    try:
-        return checkpoints.decode_offsets(data) if data else {}
-    except ValueError:
-        return {}
+    return checkpoints.offsets_of(disk.content(path) if disk.exists(path) else None, path)

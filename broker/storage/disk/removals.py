@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from broker.storage.disk.disk_errors import is_passing
@@ -42,7 +42,9 @@ class Removals:
         self._trees: list[Renamed] = []
         self._postponed: list[Renamed] = []
         self._unsynced: dict[TopicPartition, Renamed] = {}
-        self._running: asyncio.Future[Sequence[Renamed]] | None = None
+        self._synced: list[Renamed] = []
+        """Filled by the thread, emptied when it has ended."""
+        self._running: asyncio.Future[None] | None = None
 
     def begin_files(self, paths: Sequence[str]) -> None:
         self._files += paths
@@ -82,40 +84,39 @@ class Removals:
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:  # no loop is running: at a start, and in tools
-            self._forget(self._remove(files, trees))
+            self._remove(files, trees)
+            self._forget_synced()
             return
         running = self._running = loop.run_in_executor(REMOVALS, self._remove, files, trees)
         running.add_done_callback(self._ended)
         if running.done():
             self._ended(running)
 
-    def _ended(self, running: asyncio.Future[Sequence[Renamed]]) -> None:
+    def _ended(self, running: asyncio.Future[None]) -> None:
         if self._running is running:
             self._running = None
-            if not running.cancelled() and running.exception() is None:
-                self._forget(running.result())
+            self._forget_synced()
             self._begin()
 
-    def _forget(self, synced: Iterable[Renamed]) -> None:
+    def _forget_synced(self) -> None:
+        synced, self._synced = self._synced, []
         for renamed in synced:
             if renamed.served is not None and self._unsynced.get(renamed.served) is renamed:
                 del self._unsynced[renamed.served]
 
-    def _remove(self, files: Sequence[str], trees: Sequence[Renamed]) -> Sequence[Renamed]:
-        """Removes files, then trees. One sync covers the new names of all trees in a directory. Returns those whose names are synced."""
+    def _remove(self, files: Sequence[str], trees: Sequence[Renamed]) -> None:
+        """Removes files, then trees. One sync covers the new names of all trees in a directory."""
         for path in files:
             self._try(self._filesystem.remove, path, ())
         trees_in: dict[str, list[Renamed]] = {}
         for tree in trees:
             trees_in.setdefault(os.path.dirname(tree.path), []).append(tree)
-        synced = []
         for directory, renamed in trees_in.items():
             if self._try(self._filesystem.sync_directory, directory, renamed):
-                synced += renamed
+                self._synced += renamed
                 for tree in renamed:
                     if not tree.is_kept:
                         self._try(self._filesystem.remove_tree, tree.path, (tree,))
-        return synced
 
     def _try(self, work: Callable[[str], None], path: str, postponed: Sequence[Renamed]) -> bool:
         """False on an error. After a temporary one, the trees `postponed` are removed later."""
